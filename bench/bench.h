@@ -1,0 +1,36 @@
+/* vflow-bench: measurements of the engine and its parts, each a table and, with --json, one object.
+ *
+ * Ratios are measured side by side in one run: the arms alternate, and medians are compared. Tools
+ * link the roles they measure and run them in this process, without sockets.
+ */
+#ifndef VF_BENCH_BENCH_H
+#define VF_BENCH_BENCH_H
+
+#include "common/err.h"
+#include "common/model/config.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Subcommands; argv[0] is the subcommand. Each returns the exit status. */
+int bench_make_model(int argc, char **argv);
+int bench_flows(int argc, char **argv);
+
+/* Named geometries for make-model. NULL-terminated. */
+struct bench_geometry {
+    const char *name;
+    const char *config; /* a config.json */
+};
+extern const struct bench_geometry bench_geometries[];
+
+/* A geometry's config by name, with the name's fault as VF_ERR_USAGE. */
+enum vf_code bench_geometry_config(const char *name, struct vf_config *out, struct vf_err *err);
+/* Writes random weights of a config as a model file; deterministic in seed. */
+enum vf_code bench_write_model(const struct vf_config *config, const char *path, int format,
+                               int quant, uint64_t seed, struct vf_err *err);
+
+/* Order statistics over n samples, which are sorted in place. */
+double bench_median(double *samples, size_t n);
+double bench_quantile(double *samples, size_t n, double q);
+
+#endif

@@ -1,0 +1,42 @@
+#include "bench/bench.h"
+
+#include "common/cli.h"
+#include "common/log.h"
+#include "common/util.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *what;
+} commands[] = {
+    {"make-model", bench_make_model, "write a model of random weights of a named geometry"},
+    {"flows", bench_flows, "decode time with auxiliary flows over decode time with one flow"},
+};
+
+static void print_help(FILE *out)
+{
+    fprintf(out, "usage: vflow-bench COMMAND [options]\n\ncommands:\n");
+    for (size_t i = 0; i < VF_ARRAY_LEN(commands); i++)
+        fprintf(out, "  %-12s  %s\n", commands[i].name, commands[i].what);
+    fprintf(out, "\nvflow-bench COMMAND --help explains one.\n");
+}
+
+int main(int argc, char **argv)
+{
+    vf_log_init("bench", VF_LOG_WARN);
+    for (size_t i = 0; argc > 1 && i < VF_ARRAY_LEN(commands); i++)
+        if (strcmp(argv[1], commands[i].name) == 0)
+            return commands[i].run(argc - 1, argv + 1);
+    if (argc > 1 && strcmp(argv[1], "--version") == 0) {
+        printf("vflow-bench %s\n", VFLOW_VERSION);
+        return 0;
+    }
+    bool help = argc > 1 && strcmp(argv[1], "--help") == 0;
+    if (!help && argc > 1)
+        fprintf(stderr, "vflow-bench: unknown command '%s'\n", argv[1]);
+    print_help(help ? stdout : stderr);
+    return help ? 0 : 2;
+}

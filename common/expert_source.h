@@ -1,0 +1,53 @@
+/* Where the executor gets expert weights from: resident in the mapped file, or streamed through
+ * the shared expert cache by the I/O workers. One interface, so the executor has one path.
+ *
+ * Used by one thread of one stage worker at a time.
+ */
+#ifndef VF_COMMON_EXPERT_SOURCE_H
+#define VF_COMMON_EXPERT_SOURCE_H
+
+#include "common/err.h"
+#include "common/format/model_file.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct vf_expert_ref {
+    uint32_t layer, expert; /* weight layer */
+};
+
+struct vf_expert_stats {
+    uint64_t wanted;     /* experts asked of the source by acquire, once per (step, expert) */
+    uint64_t hits;       /* of these, ready at once */
+    uint64_t late;       /* ordered earlier, but still loading when wanted */
+    uint64_t demand;     /* not ordered or evicted: read on demand */
+    uint64_t bytes_read; /* by the I/O workers, for this source */
+    uint64_t stall_ns;   /* time acquire waited */
+};
+
+struct vf_expert_source;
+struct vf_expert_source_ops {
+    /* Orders experts to be loaded; deadline ranks orders: lower is needed sooner. Returns at
+     * once. Resident sources do nothing. */
+    void (*fetch)(struct vf_expert_source *s, const struct vf_expert_ref *refs, uint32_t n,
+                  uint64_t deadline);
+    /* Pins at least one of refs[0..n) (n >= 1) and as many more as are ready, waiting if none
+     * is. got[i] is the mapped record or NULL. Everything missing is ordered as demand. Fails
+     * with VF_ERR_IO naming layer, expert, file and offset, VF_ERR_PEER_LOST, VF_ERR_TIMEOUT. */
+    enum vf_code (*acquire)(struct vf_expert_source *s, const struct vf_expert_ref *refs,
+                            uint32_t n, uint64_t deadline, const uint8_t **got, struct vf_err *err);
+    /* Unpins every refs[i] with got[i] != NULL. */
+    void (*release)(struct vf_expert_source *s, const struct vf_expert_ref *refs, uint32_t n,
+                    const uint8_t *const *got);
+    void (*stats)(const struct vf_expert_source *s, struct vf_expert_stats *out);
+    void (*destroy)(struct vf_expert_source *s);
+};
+struct vf_expert_source {
+    const struct vf_expert_source_ops *ops;
+};
+
+/* Experts straight from the mapped file; verifies each one's checksum the first time. */
+enum vf_code vf_expert_source_resident(const struct vf_model_file *f, struct vf_expert_source **out,
+                                       struct vf_err *err);
+
+#endif

@@ -1,0 +1,80 @@
+/* The AVX-512-VNNI overrides: dpbusd multiplies unsigned weights with signed codes, four a lane,
+ * straight into exact 32-bit sums. What makes a weight unsigned (q4: + 8, q8: + 128) is taken
+ * off at the start, as that many times the sum of the group's codes.
+ */
+#include "common/kernels/kernels_tiers.h"
+#include "common/kernels/lanes_codes_avx512.h"
+
+static void span_q4(const struct span *span, float (*acc)[LANES])
+{
+    const uint8_t *record = span->record;
+    for (uint32_t i = 0; i < span->group_count; i++) {
+        __m512i w[8];
+        prefetch_record(record, vf_record_bytes(VF_QUANT_Q4));
+        unpack_nibble_bytes(record + SCALES_BYTES, w);
+        lanes scale = lanes_load_f16(record);
+        for (uint32_t c = 0; c < span->col_count; c++) {
+            struct codes codes = codes_at(span, c, i);
+            __m512i dot = _mm512_set1_epi32(-8 * codes.sum);
+#pragma GCC unroll 8
+            for (uint32_t j = 0; j < 8; j++)
+                dot = _mm512_dpbusd_epi32(dot, w[j], four_codes(codes.q + 4 * j));
+            add_scaled(dot, scale, codes.scale, acc[c]);
+        }
+        record += vf_record_bytes(VF_QUANT_Q4);
+    }
+}
+
+static void span_q8(const struct span *span, float (*acc)[LANES])
+{
+    const uint8_t *record = span->record;
+    for (uint32_t i = 0; i < span->group_count; i++) {
+        __m512i w[8];
+        prefetch_record(record, vf_record_bytes(VF_QUANT_Q8));
+        for (uint32_t j = 0; j < 8; j++)
+            w[j] = _mm512_xor_si512(_mm512_loadu_si512(record + SCALES_BYTES + 64 * j),
+                                    _mm512_set1_epi8(INT8_MIN));
+        lanes scale = lanes_load_f16(record);
+        for (uint32_t c = 0; c < span->col_count; c++) {
+            struct codes codes = codes_at(span, c, i);
+            __m512i dot = _mm512_set1_epi32(-128 * codes.sum);
+#pragma GCC unroll 8
+            for (uint32_t j = 0; j < 8; j++)
+                dot = _mm512_dpbusd_epi32(dot, w[j], four_codes(codes.q + 4 * j));
+            add_scaled(dot, scale, codes.scale, acc[c]);
+        }
+        record += vf_record_bytes(VF_QUANT_Q8);
+    }
+}
+
+static void matmul_q4_q8(const struct vf_matrix *m, const struct vf_acts *acts, uint32_t rb_begin,
+                         uint32_t rb_end, float *y, size_t y_stride)
+{
+    walk_matrix(m, acts, rb_begin, rb_end, span_q4, y, y_stride);
+}
+
+static void matmul_q8_q8(const struct vf_matrix *m, const struct vf_acts *acts, uint32_t rb_begin,
+                         uint32_t rb_end, float *y, size_t y_stride)
+{
+    walk_matrix(m, acts, rb_begin, rb_end, span_q8, y, y_stride);
+}
+
+static void fill(struct vf_kernels *table)
+{
+    table->matmul_q8[VF_QUANT_Q8] = matmul_q8_q8;
+    table->matmul_q8[VF_QUANT_Q4] = matmul_q4_q8;
+}
+
+#ifdef VF_EMULATE_AVX512
+void vf_kernels_fill_avx512vnni_emulated(struct vf_kernels *table)
+{
+    fill(table);
+    table->name = "avx512vnni-emulated";
+}
+#else
+void vf_kernels_fill_avx512vnni(struct vf_kernels *table)
+{
+    fill(table);
+    table->name = "avx512vnni";
+}
+#endif

@@ -1,0 +1,46 @@
+/* Values that cross between stage workers of one host: one mailbox per edge of the placement, in
+ * one shared-memory object, written once by the producer and read in place by the consumer.
+ *
+ * A mailbox is a ring of VF_MAILBOX_DEPTH buffers of [columns_max, width] f32. Exactly one process
+ * writes an edge and one reads it; both go through the steps in the same order, so the counters
+ * alone say what is in a buffer. Waiting spins briefly, then sleeps on a futex. A step that fails
+ * on its producer is posted as failed, so readers stay in step. The coordinator sets `abort` when
+ * a worker dies; every waiter then returns VF_ERR_PEER_LOST. The content can always be rebuilt.
+ */
+#ifndef VF_COMMON_MAILBOX_H
+#define VF_COMMON_MAILBOX_H
+
+#include "common/err.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define VF_MAILBOX_DEPTH 4u
+
+struct vf_mailboxes;
+
+/* The coordinator creates the object (name from run_dir.h), workers open it and check that the
+ * sizes are what their own placement says. */
+enum vf_code vf_mailboxes_create(const char *shm_name, uint32_t edge_count, uint32_t columns_max,
+                                 uint32_t width, struct vf_mailboxes **out, struct vf_err *err);
+enum vf_code vf_mailboxes_open(const char *shm_name, uint32_t edge_count, uint32_t columns_max,
+                               uint32_t width, struct vf_mailboxes **out, struct vf_err *err);
+void vf_mailboxes_close(struct vf_mailboxes *m); /* unmaps; the name is the run directory's */
+
+/* The next free buffer of an edge, waiting for the reader at most until deadline_ns. */
+enum vf_code vf_mailbox_claim(struct vf_mailboxes *m, uint32_t edge, uint64_t deadline_ns,
+                              float **buffer, struct vf_err *err);
+/* Makes the claimed buffer visible; failed posts carry no data. */
+void vf_mailbox_post(struct vf_mailboxes *m, uint32_t edge, uint64_t step_id, bool failed);
+/* The oldest unread buffer, which must be step_id's; waits at most until deadline_ns. *failed tells
+ * that the producer gave the step up. The buffer stays valid until vf_mailbox_release. */
+enum vf_code vf_mailbox_take(struct vf_mailboxes *m, uint32_t edge, uint64_t step_id,
+                             uint64_t deadline_ns, const float **buffer, bool *failed,
+                             struct vf_err *err);
+void vf_mailbox_release(struct vf_mailboxes *m, uint32_t edge);
+
+/* Wakes every waiter for good. */
+void vf_mailboxes_abort(struct vf_mailboxes *m);
+
+#endif

@@ -1,0 +1,43 @@
+/* Which worker runs which operation, and what crosses between workers.
+ *
+ * A placement assigns each operation of a program to one stage worker and derives, from the
+ * values' uses alone, one edge per (value, reading worker): the producer's worker sends the
+ * value as soon as it exists, the reader receives it right before its first use. Nobody writes
+ * by hand what travels over a boundary. Each worker's schedule is the program's order
+ * restricted to its operations, so the sums, and the bits, are the same for every placement.
+ */
+#ifndef VF_COMMON_MODEL_PLACEMENT_H
+#define VF_COMMON_MODEL_PLACEMENT_H
+
+#include "common/model/program.h"
+
+#define VF_STAGE_WORKERS_MAX 64u
+
+struct vf_edge {
+    vf_value value;
+    uint32_t from, to;    /* workers */
+    uint32_t send_after;  /* op index: the producer */
+    uint32_t recv_before; /* op index: the first reader on `to` */
+};
+
+struct vf_placement {
+    uint32_t worker_count;
+    uint32_t *op_worker; /* [op_count] */
+    struct vf_edge *edges;
+    uint32_t edge_count;
+    uint32_t head_worker; /* the worker that answers with log-probabilities */
+};
+
+/* Pipeline: contiguous groups of effective layers, sized so that the largest group's weight
+ * bytes per token are smallest. worker_count in [1, effective_layers], else VF_ERR_USAGE. All
+ * iterations of a fixed_point block stay on one worker only if the split says so; weights are
+ * shared through the page cache either way. */
+enum vf_code vf_placement_pipeline(const struct vf_config *config, const struct vf_program *p,
+                                   uint32_t worker_count, struct vf_placement *out,
+                                   struct vf_err *err);
+void vf_placement_deinit(struct vf_placement *pl);
+
+/* Bytes of weights one op reads for one token in flow 0 (experts: k of them). */
+uint64_t vf_op_weight_bytes(const struct vf_config *config, const struct vf_op *op, int quant);
+
+#endif

@@ -1,0 +1,52 @@
+/* Small helpers without an owner: checked arithmetic, rounding, exact file I/O. */
+#ifndef VF_COMMON_UTIL_H
+#define VF_COMMON_UTIL_H
+
+#include "common/err.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define VF_ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
+
+static inline bool vf_mul_u64(uint64_t a, uint64_t b, uint64_t *out)
+{
+    return !__builtin_mul_overflow(a, b, out);
+}
+static inline bool vf_add_u64(uint64_t a, uint64_t b, uint64_t *out)
+{
+    return !__builtin_add_overflow(a, b, out);
+}
+/* align is a power of two; v is at most 2^63. */
+static inline uint64_t vf_round_up(uint64_t v, uint64_t align)
+{
+    return (v + align - 1) & ~(align - 1);
+}
+static inline uint64_t vf_div_up(uint64_t v, uint64_t by)
+{
+    return (v + by - 1) / by;
+}
+static inline uint64_t vf_min_u64(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+static inline uint64_t vf_max_u64(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Reads or writes exactly n bytes at offset (EINTR and short transfers continue); a short file
+ * is VF_ERR_CORRUPT. path is for the message. */
+enum vf_code vf_pread_full(int fd, void *buf, size_t n, uint64_t offset, const char *path,
+                           struct vf_err *err);
+enum vf_code vf_pwrite_full(int fd, const void *buf, size_t n, uint64_t offset, const char *path,
+                            struct vf_err *err);
+/* Whole file into a heap buffer with a NUL behind it (not counted); at most max bytes. */
+enum vf_code vf_read_file(const char *path, size_t max, char **data, size_t *size,
+                          struct vf_err *err);
+/* True when s[0..n) is valid UTF-8 (no surrogates, no overlong forms). */
+bool vf_utf8_valid(const char *s, size_t n);
+
+#endif

@@ -1,0 +1,30 @@
+/* Converts a Hugging Face checkpoint directory to one model file.
+ *
+ * Everything that can be known from headers is checked first (config, tensor names, shapes,
+ * dtypes, free space); then the weights stream through block by block, so memory stays at some
+ * tens of MiB whatever the model's size. On any failure no output and no temporary file is left.
+ */
+#ifndef VF_CONVERT_CONVERT_H
+#define VF_CONVERT_CONVERT_H
+
+#include "common/format/model_file.h"
+
+#include <signal.h>
+
+struct vf_convert_params {
+    const char *dir;    /* config.json, *.safetensors, and tokenizer.json where there is one */
+    const char *output; /* replaced when the conversion has succeeded */
+    enum vf_file_format format;
+    enum vf_quant quant;
+    const volatile sig_atomic_t *cancel; /* not 0: stop with VF_ERR_CANCELLED; may be NULL */
+};
+
+struct vf_convert_result {
+    uint64_t params; /* stored parameters */
+    uint64_t file_bytes;
+};
+
+enum vf_code vf_convert_run(const struct vf_convert_params *params,
+                            struct vf_convert_result *result, struct vf_err *err);
+
+#endif

@@ -1,0 +1,103 @@
+/* vflow-convert: a Hugging Face checkpoint directory to a .vflow or .cflow file. */
+#include "common/cli.h"
+#include "common/log.h"
+#include "common/util.h"
+#include "convert/convert.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define PROGRAM "vflow-convert"
+
+/* Set by the handler, read between blocks: a signal handler has no other way in. */
+static volatile sig_atomic_t caught_signal;
+
+static void on_signal(int signal_number)
+{
+    caught_signal = signal_number;
+}
+
+static void catch_signals(void)
+{
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction action = {.sa_handler = on_signal};
+    sigemptyset(&action.sa_mask);
+    for (size_t i = 0; i < VF_ARRAY_LEN(signals); i++)
+        sigaction(signals[i], &action, NULL);
+}
+
+static enum vf_file_format format_by_name(const char *path)
+{
+    const char *dot = strrchr(path, '.');
+    return dot && strcmp(dot, ".cflow") == 0 ? VF_FORMAT_CFLOW : VF_FORMAT_VFLOW;
+}
+
+int main(int argc, char **argv)
+{
+    static const char *const formats[] = {"vflow", "cflow", NULL};
+    static const char *const quants[] = {"q4", "q8", "f16", "f32", NULL};
+    static const enum vf_quant quant_values[] = {VF_QUANT_Q4, VF_QUANT_Q8, VF_QUANT_F16,
+                                                 VF_QUANT_F32};
+    const char *output = NULL, *dir = NULL;
+    int format = -1, quant = 0, verbose = 0;
+    const struct vf_opt opts[] = {
+        {.name = "output",
+         .short_name = 'o',
+         .type = VF_OPT_STRING,
+         .value = &output,
+         .metavar = "FILE",
+         .help = "the model file to write (required)"},
+        {.name = "format",
+         .type = VF_OPT_CHOICE,
+         .value = &format,
+         .choices = formats,
+         .help = "order of the weights in the file; by default what FILE's name ends in, else "
+                 "vflow"},
+        {.name = "quant",
+         .type = VF_OPT_CHOICE,
+         .value = &quant,
+         .choices = quants,
+         .help = "how matrices are stored"},
+        {.name = "verbose",
+         .short_name = 'v',
+         .type = VF_OPT_COUNT,
+         .value = &verbose,
+         .help = "say more; twice for still more"},
+    };
+    const struct vf_cli cli = {
+        .program = PROGRAM,
+        .usage = "DIR -o FILE [--format vflow|cflow] [--quant q4|q8|f16|f32]",
+        .summary = "Converts a checkpoint directory (config.json, *.safetensors, tokenizer.json) "
+                   "to one model file.",
+        .opts = opts,
+        .opt_count = VF_ARRAY_LEN(opts),
+        .positional_min = 1,
+        .positional_max = 1,
+    };
+    struct vf_err err = {0};
+    struct vf_convert_result result = {0};
+    int count = 0;
+    if (vf_cli_parse(&cli, argc, argv, &dir, &count, &err))
+        return vf_cli_fail(PROGRAM, &err);
+    vf_log_init(PROGRAM, VF_LOG_WARN + verbose);
+    if (!output || !*output) {
+        vf_err_set(&err, VF_ERR_USAGE, "-o FILE is missing");
+        return vf_cli_fail(PROGRAM, &err);
+    }
+    catch_signals();
+    const struct vf_convert_params params = {
+        .dir = dir,
+        .output = output,
+        .format = format < 0 ? format_by_name(output) : (enum vf_file_format)format,
+        .quant = quant_values[quant],
+        .cancel = &caught_signal,
+    };
+    if (vf_convert_run(&params, &result, &err)) {
+        int status = vf_cli_fail(PROGRAM, &err);
+        return err.code == VF_ERR_CANCELLED && caught_signal ? 128 + caught_signal : status;
+    }
+    printf("%s: %s, %s, %" PRIu64 " parameters, %" PRIu64 " bytes\n", output,
+           formats[params.format], vf_quant_name(params.quant), result.params, result.file_bytes);
+    return 0;
+}

@@ -1,0 +1,459 @@
+/* The generate command: one request, its text on stdout as it comes. */
+#include "common/cli.h"
+#include "common/json.h"
+#include "coordinator/commands.h"
+#include "coordinator/options.h"
+#include "coordinator/output.h"
+#include "coordinator/scheduler.h"
+#include "coordinator/signals.h"
+#include "coordinator/tokenizer/tokenizer.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PROGRAM            "vflow-coordinator generate"
+#define MAX_TOKENS_DEFAULT 256
+#define POLL_MS            1000
+#define MIB                1048576.0
+
+struct options {
+    struct vf_run_options run;
+    const char *prompt, *tokens;
+    int64_t max_tokens, top_k, seed;
+    double temperature, top_p, min_p;
+    struct vf_opt_list stop;
+    bool ignore_eos, json, stats;
+};
+
+/* What the request's events collect. */
+struct generation {
+    const struct options *options;
+    int signal_fd;
+    uint32_t *ids; /* [id_count] */
+    size_t id_count, id_capacity;
+    char *text; /* kept for --json */
+    size_t text_bytes, text_capacity;
+    bool has_text; /* the model has a tokenizer */
+    bool ended;
+    enum vf_finish finish;
+    struct vf_request_stats stats;
+    enum vf_code code; /* of the first failure */
+    struct vf_err err;
+};
+
+/* ---- options ------------------------------------------------------------------------------- */
+
+static enum vf_code parse(struct options *o, int argc, char **argv, struct vf_err *err)
+{
+    *o = (struct options){
+        .max_tokens = MAX_TOKENS_DEFAULT, .temperature = 0.8, .top_p = 0.95, .seed = 0};
+    vf_run_options_init(&o->run, 1);
+    const struct vf_opt own[] = {
+        {"prompt", 'p', VF_OPT_STRING, &o->prompt, "TEXT", "what to continue", 0, 0, NULL},
+        {"tokens", 0, VF_OPT_STRING, &o->tokens, "1,2,3", "the same as token ids", 0, 0, NULL},
+        {"max-tokens", 'n', VF_OPT_INT, &o->max_tokens, "N",
+         "stop after so many (default 256; 0: when the context is full)", 0, VF_CONTEXT_MAX, NULL},
+        {"temperature", 0, VF_OPT_FLOAT, &o->temperature, "T",
+         "0 takes the likeliest token (default 0.8)", 0, VF_TEMPERATURE_MAX, NULL},
+        {"top-k", 0, VF_OPT_INT, &o->top_k, "N", "only the N likeliest tokens (default 0: off)", 0,
+         (double)VF_VOCAB_MAX, NULL},
+        {"top-p", 0, VF_OPT_FLOAT, &o->top_p, "P",
+         "only the likeliest tokens with this total probability (default 0.95)", 0, 1, NULL},
+        {"min-p", 0, VF_OPT_FLOAT, &o->min_p, "P",
+         "only tokens with this share of the likeliest one's probability (default 0: off)", 0, 1,
+         NULL},
+        {"seed", 0, VF_OPT_INT, &o->seed, "N", "same seed, same text (default 0)", 0,
+         (double)(1ull << 53), NULL},
+        {"stop", 0, VF_OPT_LIST, &o->stop, "TEXT", "end before this text; may be repeated", 0, 0,
+         NULL},
+        {"ignore-eos", 0, VF_OPT_FLAG, &o->ignore_eos, NULL, "go on after an end-of-sequence token",
+         0, 0, NULL},
+        {"json", 0, VF_OPT_FLAG, &o->json, NULL, "one JSON object at the end instead of the text",
+         0, 0, NULL},
+        {"stats", 0, VF_OPT_FLAG, &o->stats, NULL, "speed and expert statistics on stderr", 0, 0,
+         NULL},
+    };
+    struct vf_opt opts[VF_RUN_OPTION_COUNT + sizeof own / sizeof own[0]];
+    size_t n = vf_run_options_table(&o->run, opts);
+    memcpy(opts + n, own, sizeof own);
+    const struct vf_cli cli = {
+        .program = PROGRAM,
+        .usage = "--model FILE (-p TEXT | --tokens 1,2,3) [options]",
+        .summary = "Continues a prompt. The continuation alone goes to stdout as it comes, with a "
+                   "newline\nat the end; a model without tokenizer prints token ids.",
+        .opts = opts,
+        .opt_count = sizeof opts / sizeof opts[0],
+    };
+    enum vf_code code = vf_cli_parse(&cli, argc, argv, NULL, NULL, err);
+    return code ? code : vf_run_options_check(&o->run, err);
+}
+
+static enum vf_code check(const struct options *o, struct vf_err *err)
+{
+    if (!o->prompt == !o->tokens)
+        return vf_err_set(err, VF_ERR_USAGE, "give the prompt as either -p TEXT or --tokens 1,2,3");
+    if (o->stop.count > VF_STOP_STRINGS_MAX)
+        return vf_err_set(err, VF_ERR_USAGE, "--stop: given %d times, at most %d are allowed",
+                          o->stop.count, VF_STOP_STRINGS_MAX);
+    return VF_OK;
+}
+
+/* ---- events -------------------------------------------------------------------------------- */
+
+static void fail(struct generation *g, const struct vf_err *err)
+{
+    if (g->code)
+        return;
+    g->code = err->code;
+    g->err = *err;
+}
+
+/* Room for n more elements of a growing array. */
+static void *grow(struct generation *g, void *data, size_t count, size_t *capacity, size_t n,
+                  size_t element_bytes)
+{
+    if (*capacity - count >= n)
+        return data;
+    size_t wanted = (count + n) * 2 + 64;
+    void *larger = realloc(data, wanted * element_bytes);
+    if (!larger) {
+        struct vf_err err;
+        vf_err_set(&err, VF_ERR_NO_MEMORY, "no memory for the generated text");
+        fail(g, &err);
+        return data;
+    }
+    *capacity = wanted;
+    return larger;
+}
+
+static void keep(struct generation *g, uint32_t token, const char *text, size_t n)
+{
+    if (token != VF_TOKEN_NONE) {
+        g->ids = grow(g, g->ids, g->id_count, &g->id_capacity, 1, sizeof *g->ids);
+        if (!g->code)
+            g->ids[g->id_count++] = token;
+    }
+    if (n) {
+        g->text = grow(g, g->text, g->text_bytes, &g->text_capacity, n, 1);
+        if (!g->code)
+            memcpy(g->text + g->text_bytes, text, n);
+        g->text_bytes += g->code ? 0 : n;
+    }
+}
+
+static void write_out(struct generation *g, const void *data, size_t n)
+{
+    struct vf_err err;
+    if (!g->code && vf_output_write(data, n, g->signal_fd, &err) != VF_OK)
+        fail(g, &err);
+}
+
+static void on_token(void *ctx, uint64_t id, uint32_t token, const char *text, size_t n)
+{
+    (void)id;
+    struct generation *g = ctx;
+    if (g->code)
+        return;
+    keep(g, token, text, n);
+    if (g->options->json)
+        return;
+    if (g->has_text) {
+        write_out(g, text, n);
+    } else if (token != VF_TOKEN_NONE) {
+        char word[16];
+        int len = snprintf(word, sizeof word, "%s%" PRIu32, g->id_count > 1 ? " " : "", token);
+        write_out(g, word, (size_t)len);
+    }
+}
+
+static void on_rows(void *ctx, uint64_t id, uint32_t first, uint32_t count, const float *rows)
+{
+    (void)ctx, (void)id, (void)first, (void)count, (void)rows;
+}
+
+static void on_done(void *ctx, uint64_t id, enum vf_finish finish,
+                    const struct vf_request_stats *stats)
+{
+    (void)id;
+    struct generation *g = ctx;
+    g->ended = true;
+    g->finish = finish;
+    g->stats = *stats;
+}
+
+static void on_failed(void *ctx, uint64_t id, const struct vf_err *err)
+{
+    (void)id;
+    struct generation *g = ctx;
+    g->ended = true;
+    fail(g, err);
+}
+
+static const struct vf_request_events events = {on_token, on_rows, on_done, on_failed};
+
+/* ---- statistics ---------------------------------------------------------------------------- */
+
+struct report { /* what --stats and --json say about the run */
+    double prefill_per_s, decode_per_s;
+    double weight_bytes, drive_bytes; /* per decoded token */
+    struct vf_engine_totals totals;   /* of the whole run */
+    double hit_share;                 /* of experts wanted; NAN without any */
+    double stall_s;
+    double hidden_share; /* of the drive's reading time; NAN when nothing was read */
+};
+
+static double ratio(double a, double b)
+{
+    return b > 0 ? a / b : NAN;
+}
+
+static const char *finish_word(enum vf_finish f)
+{
+    static const char *const words[] = {"stop", "eos", "length", "cancelled"};
+    return words[f];
+}
+
+static void make_report(const struct generation *g, const struct vf_engine_totals *prefilled,
+                        const struct vf_engine_totals *end, struct report *out)
+{
+    const struct vf_request_stats *s = &g->stats;
+    /* Steps after the first token; the end-of-sequence token took one and isn't counted. */
+    double steps = (double)s->generated_tokens - (g->finish != VF_FINISH_EOS);
+    *out = (struct report){
+        .prefill_per_s = ratio(s->prompt_tokens, s->prefill_seconds),
+        .decode_per_s = ratio(steps, s->decode_seconds),
+        .weight_bytes = ratio((double)(end->weight_bytes - prefilled->weight_bytes), steps),
+        .drive_bytes =
+            ratio((double)(end->expert_bytes_read - prefilled->expert_bytes_read), steps),
+        .totals = *end,
+        .hit_share = ratio((double)end->expert_hits, (double)end->experts_wanted),
+        .stall_s = (double)end->stall_ns * 1e-9,
+    };
+    double hidden = 1 - ratio((double)end->stall_ns, (double)end->expert_read_ns);
+    out->hidden_share = hidden < 0 ? 0 : hidden; /* NAN stays */
+}
+
+/* "12.3 unit", or "-" where there is nothing to divide. */
+static const char *measure_text(char *buf, size_t n, double v, int digits, const char *unit)
+{
+    if (isfinite(v))
+        snprintf(buf, n, "%.*f%s", digits, v, unit);
+    else
+        snprintf(buf, n, "-");
+    return buf;
+}
+#define TEXT(v, digits, unit) measure_text((char[48]){0}, 48, v, digits, unit)
+
+static void print_stats(const struct generation *g, const struct vf_engine_info *info,
+                        const struct report *r)
+{
+    const struct vf_request_stats *s = &g->stats;
+    fprintf(stderr, "\nprefill  %u tokens, %s\n", s->prompt_tokens,
+            TEXT(r->prefill_per_s, 1, " tokens/s"));
+    fprintf(stderr, "decode   %u tokens, %s, ended by %s\n", s->generated_tokens,
+            TEXT(r->decode_per_s, 1, " tokens/s"), finish_word(g->finish));
+    fprintf(stderr, "weights  %s read per token by %u stage worker%s of %u thread%s\n",
+            TEXT(r->weight_bytes / MIB, 2, " MiB"), info->stage_workers,
+            info->stage_workers == 1 ? "" : "s", info->threads, info->threads == 1 ? "" : "s");
+    fprintf(stderr, "experts  %s", info->experts);
+    if (strcmp(info->experts, "streamed") != 0) {
+        fputc('\n', stderr);
+        return;
+    }
+    fprintf(stderr, " by %u I/O worker%s through a cache of %.1f MiB for %.1f MiB\n",
+            info->io_workers, info->io_workers == 1 ? "" : "s", (double)info->cache_bytes / MIB,
+            (double)info->expert_bytes / MIB);
+    fprintf(stderr, "         %s of %" PRIu64 " wanted were there in time, %s read per token\n",
+            TEXT(100 * r->hit_share, 1, "%"), r->totals.experts_wanted,
+            TEXT(r->drive_bytes / MIB, 2, " MiB"));
+    fprintf(stderr, "stall    %.3f s waiting for the drive, %s of its reading time was hidden\n",
+            r->stall_s, TEXT(100 * r->hidden_share, 1, "%"));
+}
+
+static json_t *real_or_null(double v)
+{
+    return isfinite(v) ? json_real(v) : json_null();
+}
+
+static json_t *stats_json(const struct generation *g, const struct vf_engine_info *info,
+                          const struct report *r)
+{
+    const struct vf_request_stats *s = &g->stats;
+    return json_pack(
+        "{s:I, s:I, s:f, s:f, s:o, s:o, s:o, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:o}",
+        "prompt_tokens", (json_int_t)s->prompt_tokens, "generated_tokens",
+        (json_int_t)s->generated_tokens, "prefill_seconds", s->prefill_seconds, "decode_seconds",
+        s->decode_seconds, "prefill_tokens_per_second", real_or_null(r->prefill_per_s),
+        "decode_tokens_per_second", real_or_null(r->decode_per_s), "weight_bytes_per_token",
+        real_or_null(r->weight_bytes), "experts", info->experts, "drive_bytes_per_token",
+        real_or_null(r->drive_bytes), "experts_wanted", (json_int_t)r->totals.experts_wanted,
+        "expert_hits", (json_int_t)r->totals.expert_hits, "expert_late",
+        (json_int_t)r->totals.expert_late, "expert_demand", (json_int_t)r->totals.expert_demand,
+        "expert_reads", (json_int_t)r->totals.expert_reads, "expert_bytes_read",
+        (json_int_t)r->totals.expert_bytes_read, "stall_seconds", r->stall_s, "hidden_share",
+        real_or_null(r->hidden_share));
+}
+
+static void print_json(struct generation *g, const struct vf_engine_info *info,
+                       const struct report *r)
+{
+    json_t *ids = json_array();
+    for (size_t i = 0; i < g->id_count; i++)
+        json_array_append_new(ids, json_integer(g->ids[i]));
+    json_t *text = g->has_text ? json_stringn(g->text ? g->text : "", g->text_bytes) : json_null();
+    json_t *root = json_pack("{s:o, s:o, s:s, s:o}", "text", text, "tokens", ids, "reason",
+                             finish_word(g->finish), "stats", stats_json(g, info, r));
+    char *out = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
+    if (out) {
+        write_out(g, out, strlen(out));
+        write_out(g, "\n", 1);
+    } else {
+        struct vf_err err;
+        vf_err_set(&err, VF_ERR_NO_MEMORY, "no memory for the JSON output");
+        fail(g, &err);
+    }
+    free(out);
+    json_decref(root);
+}
+
+/* ---- the run ------------------------------------------------------------------------------- */
+
+static enum vf_code read_prompt(const struct options *o, const struct vf_scheduler *s,
+                                uint32_t **ids, size_t *count, struct vf_err *err)
+{
+    if (o->tokens) {
+        enum vf_code code = vf_cli_parse_ids(o->tokens, VF_VOCAB_MAX - 1, ids, count, err);
+        return code ? vf_err_prepend(err, "--tokens: ") : VF_OK;
+    }
+    if (!vf_scheduler_tokenizer(s))
+        return vf_err_set(err, VF_ERR_USAGE,
+                          "-p: this model has no tokenizer, give the prompt as --tokens 1,2,3");
+    enum vf_code code = vf_tokenizer_encode(vf_scheduler_tokenizer(s), o->prompt, strlen(o->prompt),
+                                            true, ids, count, err);
+    if (code == VF_ERR_CORRUPT) /* an argument, not a file */
+        err->code = VF_ERR_USAGE;
+    return code ? vf_err_prepend(err, "-p: ") : VF_OK;
+}
+
+static enum vf_code submit(const struct options *o, struct vf_scheduler *s, struct generation *g,
+                           struct vf_err *err)
+{
+    uint32_t *ids = NULL;
+    size_t count;
+    enum vf_code code = read_prompt(o, s, &ids, &count, err);
+    if (code)
+        return code;
+    struct vf_request request = {
+        .kind = VF_REQUEST_GENERATE,
+        .tokens = ids,
+        .token_count = count,
+        .max_tokens = (uint32_t)o->max_tokens,
+        .sampling = {.temperature = o->temperature,
+                     .top_k = (uint32_t)o->top_k,
+                     .top_p = o->top_p,
+                     .min_p = o->min_p,
+                     .seed = (uint64_t)o->seed},
+        .stop_count = o->stop.count,
+        .ignore_eos = o->ignore_eos,
+    };
+    for (int i = 0; i < o->stop.count; i++)
+        request.stop[i] = o->stop.items[i];
+    uint64_t id;
+    code = vf_scheduler_submit(s, &request, &events, g, &id, err);
+    free(ids);
+    return code;
+}
+
+/* Polls until the request has ended; takes the totals of the prefill on the way. */
+static enum vf_code run(struct vf_scheduler *s, struct generation *g, bool measure,
+                        struct vf_engine_totals *prefilled, struct vf_err *err)
+{
+    bool snapped = !measure;
+    enum vf_code code = VF_OK;
+    while (!code && !g->ended && !g->code) {
+        code = vf_scheduler_poll(s, POLL_MS, NULL, err);
+        if (!code && !snapped && g->id_count > 0) {
+            code = vf_engine_read_totals(vf_scheduler_engine(s), true, prefilled, err);
+            snapped = true;
+        }
+    }
+    if (g->code) {
+        *err = g->err;
+        code = g->code;
+    }
+    return code;
+}
+
+static enum vf_code report(struct vf_scheduler *s, struct generation *g,
+                           const struct vf_engine_totals *prefilled, struct vf_err *err)
+{
+    struct vf_engine_totals end;
+    enum vf_code code = vf_engine_read_totals(vf_scheduler_engine(s), true, &end, err);
+    if (code)
+        return code;
+    const struct vf_engine_info *info = vf_engine_info(vf_scheduler_engine(s));
+    struct report r;
+    make_report(g, prefilled, &end, &r);
+    if (g->options->json)
+        print_json(g, info, &r);
+    if (g->options->stats)
+        print_stats(g, info, &r);
+    return VF_OK;
+}
+
+static enum vf_code generate(const struct options *o, int signal_fd, struct vf_err *err)
+{
+    struct vf_engine_params params;
+    vf_run_options_engine(&o->run, false, signal_fd, &params);
+    struct vf_engine *engine;
+    struct vf_scheduler *s;
+    enum vf_code code = vf_engine_create(&params, &engine, err);
+    if (!code)
+        code = vf_scheduler_create(engine, &s, err);
+    if (code)
+        return code;
+    struct generation g = {
+        .options = o, .signal_fd = signal_fd, .has_text = vf_scheduler_tokenizer(s) != NULL};
+    struct vf_engine_totals prefilled = {0};
+    bool measure = o->json || o->stats;
+    code = submit(o, s, &g, err);
+    if (!code)
+        code = run(s, &g, measure, &prefilled, err);
+    if (!code && !o->json)
+        write_out(&g, "\n", 1);
+    if (!code && !g.code && measure)
+        code = report(s, &g, &prefilled, err);
+    if (!code && g.code) {
+        *err = g.err;
+        code = g.code;
+    }
+    free(g.ids);
+    free(g.text);
+    vf_scheduler_destroy(s);
+    return code;
+}
+
+int vf_generate_main(int argc, char **argv)
+{
+    struct options o;
+    struct vf_err err = {0};
+    int signal_fd = -1;
+    enum vf_code code = parse(&o, argc, argv, &err);
+    if (!code)
+        code = check(&o, &err);
+    if (!code)
+        code = vf_signals_open(&signal_fd, &err);
+    if (code)
+        return vf_cli_fail(PROGRAM, &err);
+    code = generate(&o, signal_fd, &err);
+    if (code == VF_ERR_IO && err.sys_errno == EPIPE)
+        return 1; /* the reader has seen enough */
+    int status = code ? vf_signals_exit(signal_fd, PROGRAM, &err) : 0;
+    close(signal_fd);
+    return status;
+}

@@ -1,0 +1,17 @@
+/* How fast this machine reads memory: the bound of decode, measured in a fraction of a second. */
+#ifndef VF_COORDINATOR_PLAN_BANDWIDTH_H
+#define VF_COORDINATOR_PLAN_BANDWIDTH_H
+
+#include "common/err.h"
+
+#include <stdint.h>
+
+#define VF_BANDWIDTH_BUFFER_BYTES (256ull << 20) /* well above the last-level caches */
+#define VF_BANDWIDTH_THREADS_MAX  256u
+
+/* CPUs this process may run on, at most VF_BANDWIDTH_THREADS_MAX. */
+uint32_t vf_bandwidth_default_threads(void);
+/* Best of a few passes over a buffer shared out among `threads` threads; GB/s of 10^9 bytes. */
+enum vf_code vf_bandwidth_measure(uint32_t threads, double *gb_per_s, struct vf_err *err);
+
+#endif

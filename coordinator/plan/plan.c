@@ -1,0 +1,178 @@
+/* Options of the plan command, and where its output goes. */
+#include "coordinator/plan/plan.h"
+
+#include "common/cli.h"
+#include "common/util.h"
+#include "coordinator/plan/bandwidth.h"
+#include "coordinator/plan/plan_model.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PROGRAM "vflow-coordinator plan"
+
+struct arguments {
+    const char *model, *config, *svg;
+    int64_t stage_workers, io_workers, threads;
+    double bandwidth;
+    int quant, placement; /* quant -1: not given */
+    bool json;
+};
+
+static enum vf_code parse_arguments(int argc, char **argv, struct arguments *a, struct vf_err *err)
+{
+    static const char *const quants[] = {"q4", "q8", "f16", "f32", NULL};
+    static const char *const placements[] = {"pipeline", NULL};
+    const struct vf_opt opts[] = {
+        {.name = "model",
+         .type = VF_OPT_STRING,
+         .value = &a->model,
+         .metavar = "FILE",
+         .help = "a .vflow or .cflow file"},
+        {.name = "config",
+         .type = VF_OPT_STRING,
+         .value = &a->config,
+         .metavar = "FILE",
+         .help = "a config.json; no weights are needed"},
+        {.name = "stage-workers",
+         .type = VF_OPT_INT,
+         .value = &a->stage_workers,
+         .metavar = "N",
+         .help = "processes that compute (default 1)",
+         .min = 1,
+         .max = VF_STAGE_WORKERS_MAX},
+        {.name = "io-workers",
+         .type = VF_OPT_INT,
+         .value = &a->io_workers,
+         .metavar = "N",
+         .help = "processes that read experts (default 1 when there are experts)",
+         .min = 1,
+         .max = 64},
+        {.name = "placement",
+         .type = VF_OPT_CHOICE,
+         .value = &a->placement,
+         .help = "how operations are shared out",
+         .choices = placements},
+        {.name = "quant",
+         .type = VF_OPT_CHOICE,
+         .value = &a->quant,
+         .help = "of the weights, with --config (default q4)",
+         .choices = quants},
+        {.name = "bandwidth",
+         .type = VF_OPT_FLOAT,
+         .value = &a->bandwidth,
+         .metavar = "GB/s",
+         .help = "memory bandwidth to expect (default: measured here)",
+         .min = 1e-3,
+         .max = 1e6},
+        {.name = "threads",
+         .type = VF_OPT_INT,
+         .value = &a->threads,
+         .metavar = "N",
+         .help = "threads that measure the bandwidth (default: every CPU)",
+         .min = 1,
+         .max = VF_BANDWIDTH_THREADS_MAX},
+        {.name = "json", .type = VF_OPT_FLAG, .value = &a->json, .help = "print JSON"},
+        {.name = "svg",
+         .type = VF_OPT_STRING,
+         .value = &a->svg,
+         .metavar = "FILE",
+         .help = "also draw the timeline of a token"},
+    };
+    const struct vf_cli cli = {
+        .program = PROGRAM,
+        .usage = "(--model FILE | --config FILE) [options]",
+        .summary = "Prints a model's layer program, who runs it, the bytes each step reads and "
+                   "the expected time of a token.",
+        .opts = opts,
+        .opt_count = VF_ARRAY_LEN(opts),
+    };
+    int positionals = 0;
+    return vf_cli_parse(&cli, argc, argv, NULL, &positionals, err);
+}
+
+static enum vf_code check_arguments(const struct arguments *a, struct vf_err *err)
+{
+    if (!a->model == !a->config)
+        return vf_err_set(err, VF_ERR_USAGE,
+                          "found %s, allowed: exactly one of --model and --config",
+                          a->model ? "both --model and --config" : "neither --model nor --config");
+    if (a->model && a->quant >= 0)
+        return vf_err_set(err, VF_ERR_USAGE,
+                          "--quant is for --config only: a model file has its own");
+    return VF_OK;
+}
+
+static struct vf_plan_options make_options(const struct arguments *a)
+{
+    static const enum vf_quant quants[] = {VF_QUANT_Q4, VF_QUANT_Q8, VF_QUANT_F16, VF_QUANT_F32};
+    return (struct vf_plan_options){
+        .model = a->model,
+        .config = a->config,
+        .quant = quants[a->quant < 0 ? 0 : a->quant],
+        .stage_workers = (uint32_t)a->stage_workers,
+        .io_workers = (uint32_t)a->io_workers,
+        .threads = (uint32_t)a->threads,
+        .bandwidth_gb_s = a->bandwidth,
+    };
+}
+
+/* Written beside its name and renamed when whole, so a reader never sees half a picture. */
+static enum vf_code write_svg(const struct vf_plan *plan, const char *path, struct vf_err *err)
+{
+    char *name = NULL;
+    if (asprintf(&name, "%s.%ld.tmp", path, (long)getpid()) < 0)
+        return vf_err_set(err, VF_ERR_NO_MEMORY, "out of memory for a file name");
+    int fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
+    enum vf_code code = VF_OK;
+    if (!f) {
+        code = vf_err_errno(err, VF_ERR_IO, errno, "%s", path);
+        if (fd >= 0)
+            close(fd);
+        goto done;
+    }
+    vf_plan_draw_svg(plan, f);
+    bool bad = fflush(f) != 0 || ferror(f) || fsync(fd) != 0;
+    if (fclose(f) != 0 || bad || rename(name, path) != 0)
+        code = vf_err_errno(err, VF_ERR_IO, errno, "%s", path);
+done:
+    if (code != VF_OK && fd >= 0)
+        unlink(name);
+    free(name);
+    return code;
+}
+
+static enum vf_code write_outputs(const struct vf_plan *plan, const struct arguments *a,
+                                  struct vf_err *err)
+{
+    enum vf_code code = VF_OK;
+    if (a->svg && (code = write_svg(plan, a->svg, err)) != VF_OK)
+        return code;
+    if (!a->json)
+        vf_plan_print_text(plan, stdout);
+    else if ((code = vf_plan_print_json(plan, stdout, err)) != VF_OK)
+        return code;
+    if (fflush(stdout) != 0 || ferror(stdout))
+        return vf_err_errno(err, VF_ERR_IO, errno, "standard output");
+    return VF_OK;
+}
+
+int vf_plan_main(int argc, char **argv)
+{
+    struct vf_err err = {0};
+    struct arguments a = {.stage_workers = 1, .quant = -1};
+    struct vf_plan plan;
+    if (parse_arguments(argc, argv, &a, &err) != VF_OK || check_arguments(&a, &err) != VF_OK)
+        return vf_cli_fail(PROGRAM, &err);
+    struct vf_plan_options options = make_options(&a);
+    if (vf_plan_build(&options, &plan, &err) != VF_OK)
+        return vf_cli_fail(PROGRAM, &err);
+    enum vf_code code = write_outputs(&plan, &a, &err);
+    vf_plan_deinit(&plan);
+    return code == VF_OK ? 0 : vf_cli_fail(PROGRAM, &err);
+}

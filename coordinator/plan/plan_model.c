@@ -1,0 +1,251 @@
+/* Loads the model, compiles and places its program and adds up bytes. */
+#include "coordinator/plan/plan_model.h"
+
+#include "common/format/layout.h"
+#include "coordinator/plan/bandwidth.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const char *vf_plan_part_name(enum vf_plan_part part)
+{
+    static const char *const names[VF_PART_COUNT] = {"embedding", "norms",   "attention", "dense",
+                                                     "router",    "experts", "head"};
+    return names[part];
+}
+
+enum vf_plan_part vf_plan_op_part(enum vf_op_kind kind)
+{
+    switch (kind) {
+    case VF_OP_EMBED:
+        return VF_PART_EMBEDDING;
+    case VF_OP_ATTENTION:
+        return VF_PART_ATTENTION;
+    case VF_OP_DENSE:
+        return VF_PART_DENSE;
+    case VF_OP_ROUTE:
+        return VF_PART_ROUTER;
+    case VF_OP_EXPERTS:
+        return VF_PART_EXPERTS;
+    case VF_OP_HEAD:
+        return VF_PART_HEAD;
+    default:
+        return VF_PART_NORMS; /* sums and fetches read no weights */
+    }
+}
+
+static enum vf_plan_part tensor_part(enum vf_tensor_kind kind)
+{
+    switch (kind) {
+    case VF_T_EMBED:
+        return VF_PART_EMBEDDING;
+    case VF_T_HEAD:
+        return VF_PART_HEAD;
+    case VF_T_FINAL_NORM:
+    case VF_T_ATTN_NORM:
+    case VF_T_FFN_NORM:
+        return VF_PART_NORMS;
+    case VF_T_GATE:
+    case VF_T_UP:
+    case VF_T_DOWN:
+    case VF_T_HIDDEN_COUPLING:
+    case VF_T_OUTPUT_COUPLING:
+        return VF_PART_DENSE;
+    case VF_T_ROUTER:
+        return VF_PART_ROUTER;
+    case VF_T_EXPERT_GATE:
+    case VF_T_EXPERT_UP:
+    case VF_T_EXPERT_DOWN:
+    case VF_T_MOE_HIDDEN_COUPLING:
+    case VF_T_MOE_OUTPUT_COUPLING:
+        return VF_PART_EXPERTS;
+    default:
+        return VF_PART_ATTENTION;
+    }
+}
+
+uint64_t vf_plan_sum(const uint64_t part_bytes[VF_PART_COUNT])
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < VF_PART_COUNT; i++)
+        sum += part_bytes[i];
+    return sum;
+}
+
+uint64_t vf_plan_value_bytes(const struct vf_plan *plan, vf_value v)
+{
+    const struct vf_config *c = plan->config;
+    if (!plan->program.values[v].is_route)
+        return (uint64_t)c->hidden_size * c->flow_count * sizeof(float);
+    /* an index and a weight for each chosen expert */
+    return (c->expert_top_k + (uint64_t)(c->flow_count - 1) * c->expert_top_k_aux) *
+           (sizeof(uint32_t) + sizeof(float));
+}
+
+double vf_plan_token_ms(const struct vf_plan *plan, double bytes)
+{
+    return bytes / (plan->bandwidth_gb_s * 1e6);
+}
+
+static enum vf_code load_model(struct vf_plan *p, struct vf_err *err)
+{
+    struct vf_matrix embed;
+    struct vf_tensor_id id = {.kind = VF_T_EMBED, .layer = VF_LAYER_NONE};
+    p->source = p->options.model;
+    enum vf_code code = vf_model_file_open(p->options.model, &p->file, err);
+    if (code != VF_OK)
+        return code;
+    p->config = vf_model_file_config(p->file);
+    if (!vf_model_file_matrix(p->file, id, &embed))
+        return vf_err_set(err, VF_ERR_CORRUPT, "%s: embed: missing", p->source);
+    p->quant = embed.quant;
+    return VF_OK;
+}
+
+static enum vf_code load(struct vf_plan *p, struct vf_err *err)
+{
+    if (p->options.model)
+        return load_model(p, err);
+    p->source = p->options.config;
+    p->quant = p->options.quant;
+    enum vf_code code = vf_config_load(p->options.config, &p->own_config, err);
+    p->config = &p->own_config;
+    return code;
+}
+
+static uint64_t tensor_bytes(const struct vf_tensor_spec *s, enum vf_quant quant)
+{
+    if (s->is_vector)
+        return (uint64_t)s->cols * sizeof(float);
+    return vf_matrix_bytes(s->id.kind == VF_T_ROUTER ? VF_QUANT_F32 : quant, s->rows, s->cols);
+}
+
+static enum vf_code add_stored(struct vf_plan *p, struct vf_err *err)
+{
+    struct vf_tensor_spec *specs;
+    size_t count;
+    enum vf_code code = vf_tensors_list(p->config, false, &specs, &count, err);
+    if (code != VF_OK)
+        return code;
+    for (size_t i = 0; i < count; i++)
+        p->stored_bytes[tensor_part(specs[i].id.kind)] += tensor_bytes(&specs[i], p->quant);
+    free(specs);
+    struct vf_expert_parts parts;
+    vf_expert_parts_init(p->config, p->quant, &parts);
+    p->expert_record_bytes = parts.layout.bytes;
+    p->stored_bytes[VF_PART_EXPERTS] +=
+        (uint64_t)p->config->layer_count * p->config->expert_count * p->expert_record_bytes;
+    return VF_OK;
+}
+
+static bool alloc_timeline(struct vf_plan_timeline *t, uint32_t ops)
+{
+    t->start = calloc(ops, sizeof *t->start);
+    t->finish = calloc(ops, sizeof *t->finish);
+    return t->start && t->finish;
+}
+
+/* One array each for the cost and the resource of every op, refilled for every schedule. */
+static void run_schedules(struct vf_plan *p, double *cost, uint32_t *resource, double *scratch_a,
+                          double *scratch_b)
+{
+    double busy[VF_STAGE_WORKERS_MAX];
+    const struct vf_program *g = &p->program;
+    for (uint32_t i = 0; i < g->op_count; i++)
+        cost[i] = (double)p->op_bytes[i];
+    p->placed.total =
+        vf_program_schedule(g, cost, p->placement.op_worker, busy, p->placement.worker_count,
+                            p->placed.start, p->placed.finish);
+    for (uint32_t i = 0; i < g->op_count; i++) {
+        enum vf_lane lane = vf_op_lane(g->ops[i].kind);
+        resource[i] = lane == VF_LANE_NONE ? VF_RESOURCE_NONE : (uint32_t)lane;
+    }
+    p->lanes.total = vf_program_schedule(g, cost, resource, busy, VF_LANE_COUNT, p->lanes.start,
+                                         p->lanes.finish);
+    for (uint32_t i = 0; i < g->op_count; i++)
+        cost[i] = vf_op_half_bytes(p->config, &g->ops[i]);
+    p->half_lanes =
+        vf_program_schedule(g, cost, resource, busy, VF_LANE_COUNT, scratch_a, scratch_b);
+    memset(resource, 0xff, g->op_count * sizeof *resource);
+    p->half_unlimited = vf_program_schedule(g, cost, resource, busy, 0, scratch_a, scratch_b);
+}
+
+static enum vf_code schedule(struct vf_plan *p, struct vf_err *err)
+{
+    uint32_t n = p->program.op_count;
+    double *cost = calloc(n, sizeof *cost), *a = calloc(n, sizeof *a), *b = calloc(n, sizeof *b);
+    uint32_t *resource = calloc(n, sizeof *resource);
+    bool whole =
+        cost && a && b && resource && alloc_timeline(&p->placed, n) && alloc_timeline(&p->lanes, n);
+    if (whole)
+        run_schedules(p, cost, resource, a, b);
+    free(cost);
+    free(a);
+    free(b);
+    free(resource);
+    return whole ? VF_OK
+                 : vf_err_set(err, VF_ERR_NO_MEMORY, "out of memory for a timeline of %u ops", n);
+}
+
+static enum vf_code add_op_bytes(struct vf_plan *p, struct vf_err *err)
+{
+    uint32_t n = p->program.op_count;
+    p->op_bytes = calloc(n, sizeof *p->op_bytes);
+    if (!p->op_bytes)
+        return vf_err_set(err, VF_ERR_NO_MEMORY, "out of memory for %u ops", n);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct vf_op *op = &p->program.ops[i];
+        p->op_bytes[i] = vf_op_weight_bytes(p->config, op, (int)p->quant);
+        p->token_bytes[vf_plan_op_part(op->kind)] += p->op_bytes[i];
+        p->worker_bytes[p->placement.op_worker[i]] += p->op_bytes[i];
+    }
+    return VF_OK;
+}
+
+static enum vf_code find_bandwidth(struct vf_plan *p, struct vf_err *err)
+{
+    p->bandwidth_gb_s = p->options.bandwidth_gb_s;
+    if (p->bandwidth_gb_s > 0.0)
+        return VF_OK;
+    p->bandwidth_threads = p->options.threads ? p->options.threads : vf_bandwidth_default_threads();
+    return vf_bandwidth_measure(p->bandwidth_threads, &p->bandwidth_gb_s, err);
+}
+
+enum vf_code vf_plan_build(const struct vf_plan_options *options, struct vf_plan *out,
+                           struct vf_err *err)
+{
+    memset(out, 0, sizeof *out);
+    out->options = *options;
+    enum vf_code code;
+    if ((code = load(out, err)) || (code = vf_program_compile(out->config, &out->program, err)) ||
+        (code = vf_placement_pipeline(out->config, &out->program, options->stage_workers,
+                                      &out->placement, err)) ||
+        (code = add_op_bytes(out, err)) || (code = add_stored(out, err)) ||
+        (code = schedule(out, err)) || (code = find_bandwidth(out, err))) {
+        vf_plan_deinit(out);
+        return code;
+    }
+    out->params = vf_config_param_count(out->config);
+    out->closed = vf_critical_path_closed_form(out->config);
+    if (!out->config->expert_count)
+        out->options.io_workers = 0;
+    else if (!options->io_workers)
+        out->options.io_workers = 1;
+    return VF_OK;
+}
+
+void vf_plan_deinit(struct vf_plan *p)
+{
+    if (!p)
+        return;
+    vf_placement_deinit(&p->placement);
+    vf_program_deinit(&p->program);
+    vf_config_deinit(&p->own_config);
+    vf_model_file_close(p->file);
+    free(p->op_bytes);
+    free(p->placed.start);
+    free(p->placed.finish);
+    free(p->lanes.start);
+    free(p->lanes.finish);
+    memset(p, 0, sizeof *p);
+}

@@ -1,0 +1,78 @@
+/* Everything `plan` knows about one model: loaded once, then printed as text, JSON or SVG.
+ *
+ * Owned by the caller between vf_plan_build and vf_plan_deinit; immutable in between.
+ */
+#ifndef VF_COORDINATOR_PLAN_PLAN_MODEL_H
+#define VF_COORDINATOR_PLAN_PLAN_MODEL_H
+
+#include "common/format/model_file.h"
+#include "common/model/critical_path.h"
+#include "common/model/placement.h"
+
+#include <stdio.h>
+
+struct vf_plan_options {
+    const char *model, *config; /* exactly one is given */
+    enum vf_quant quant;        /* with config; a model file knows its own */
+    uint32_t stage_workers;
+    uint32_t io_workers;   /* 0: one when the model has experts */
+    uint32_t threads;      /* of the bandwidth measurement; 0: every CPU */
+    double bandwidth_gb_s; /* 0: measure */
+};
+
+enum vf_plan_part { /* what weights belong to */
+                    VF_PART_EMBEDDING,
+                    VF_PART_NORMS,
+                    VF_PART_ATTENTION,
+                    VF_PART_DENSE,
+                    VF_PART_ROUTER,
+                    VF_PART_EXPERTS,
+                    VF_PART_HEAD,
+                    VF_PART_COUNT
+};
+
+struct vf_plan_timeline {
+    double *start, *finish; /* [op_count], bytes read since the token began */
+    double total;
+};
+
+struct vf_plan {
+    struct vf_plan_options options;
+    const char *source;          /* path given */
+    struct vf_model_file *file;  /* NULL with a config */
+    struct vf_config own_config; /* with a config */
+    const struct vf_config *config;
+    enum vf_quant quant;
+    struct vf_program program;
+    struct vf_placement placement;
+    struct vf_critical_path closed; /* the report's formula */
+    uint64_t params;
+    uint64_t expert_record_bytes; /* padded, as it is read from the drive; 0 without experts */
+    uint64_t *op_bytes;           /* [op_count] weights read for one token */
+    uint64_t token_bytes[VF_PART_COUNT];  /* sums of op_bytes */
+    uint64_t stored_bytes[VF_PART_COUNT]; /* in a model file */
+    uint64_t worker_bytes[VF_STAGE_WORKERS_MAX];
+    struct vf_plan_timeline placed; /* each worker runs its ops one after another; op_bytes */
+    struct vf_plan_timeline lanes;  /* attention, dense, experts side by side; op_bytes */
+    double half_lanes;              /* total of the same at 0.5 bytes a weight, projections only */
+    double half_unlimited;          /* total at 0.5 bytes when only inputs are waited for */
+    double bandwidth_gb_s;
+    uint32_t bandwidth_threads; /* 0: given, not measured */
+};
+
+enum vf_code vf_plan_build(const struct vf_plan_options *options, struct vf_plan *out,
+                           struct vf_err *err);
+void vf_plan_deinit(struct vf_plan *plan);
+
+const char *vf_plan_part_name(enum vf_plan_part part);
+enum vf_plan_part vf_plan_op_part(enum vf_op_kind kind);
+uint64_t vf_plan_sum(const uint64_t part_bytes[VF_PART_COUNT]);
+/* What one token's value weighs when it crosses to another worker: f32, a column per flow. */
+uint64_t vf_plan_value_bytes(const struct vf_plan *plan, vf_value v);
+double vf_plan_token_ms(const struct vf_plan *plan, double bytes);
+
+void vf_plan_print_text(const struct vf_plan *plan, FILE *out);
+enum vf_code vf_plan_print_json(const struct vf_plan *plan, FILE *out, struct vf_err *err);
+void vf_plan_draw_svg(const struct vf_plan *plan, FILE *out);
+
+#endif

@@ -1,0 +1,123 @@
+#include "coordinator/serve/status.h"
+
+#include "common/util.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct vf_status {
+    Vflow__StatusReply reply;
+    Vflow__StepStats stats;
+    Vflow__WorkerStatus *workers;
+    Vflow__WorkerStatus **worker_list;
+};
+
+static void fill_model(Vflow__StatusReply *reply, const struct vf_engine *engine)
+{
+    const struct vf_model_file *file = vf_engine_model(engine);
+    const struct vf_config *config = vf_model_file_config(file);
+    const struct vf_engine_info *info = vf_engine_info(engine);
+    const char *path = vf_model_file_path(file);
+    const char *slash = strrchr(path, '/');
+    const char *name = slash ? slash + 1 : path; /* where it lies is nobody's business */
+    reply->software = (char *)VFLOW_VERSION;
+    reply->model = (char *)(vf_utf8_valid(name, strlen(name)) ? name : "?");
+    reply->model_type = (char *)config->model_type;
+    reply->parameters = vf_config_param_count(config);
+    reply->context = info->context;
+    reply->sequences_max = info->sequences;
+    reply->experts = (char *)info->experts;
+    reply->expert_cache_bytes = info->cache_bytes;
+}
+
+static void fill_totals(struct vf_status *s, const struct vf_engine_totals *totals)
+{
+    s->stats.compute_ns = totals->compute_ns;
+    s->stats.wait_ns = totals->wait_ns;
+    s->stats.stall_ns = totals->stall_ns;
+    s->stats.experts_wanted = totals->experts_wanted;
+    s->stats.expert_hits = totals->expert_hits;
+    s->stats.expert_late = totals->expert_late;
+    s->stats.expert_demand = totals->expert_demand;
+    s->stats.weight_bytes = totals->weight_bytes;
+    s->reply.stats = &s->stats;
+    s->reply.expert_bytes_read = totals->expert_bytes_read;
+    s->reply.expert_reads = totals->expert_reads;
+    s->reply.expert_evictions = totals->expert_evictions;
+}
+
+static enum vf_code fill_workers(struct vf_status *s, const struct vf_engine *engine,
+                                 struct vf_err *err)
+{
+    uint32_t n = vf_engine_worker_count(engine);
+    s->workers = calloc(n, sizeof *s->workers);
+    s->worker_list = calloc(n, sizeof *s->worker_list);
+    if (n && (!s->workers || !s->worker_list))
+        return vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for the status of %u workers", n);
+    for (uint32_t i = 0; i < n; i++) {
+        struct vf_worker_view view;
+        Vflow__WorkerStatus *w = s->worker_list[i] = &s->workers[i];
+        vf_engine_worker(engine, i, &view);
+        vflow__worker_status__init(w);
+        w->role = view.role == VF_WORKER_STAGE ? VFLOW__ROLE__ROLE_STAGE : VFLOW__ROLE__ROLE_IO;
+        w->index = view.index;
+        w->pid = (uint64_t)view.pid;
+        w->state = (char *)view.state;
+        w->heartbeat_age_ms = view.heard_ms_ago;
+    }
+    s->reply.workers = s->worker_list;
+    s->reply.n_workers = n;
+    return VF_OK;
+}
+
+static void fill_load(Vflow__StatusReply *reply, const struct vf_scheduler *scheduler)
+{
+    struct vf_scheduler_totals totals;
+    vf_scheduler_totals(scheduler, &totals);
+    reply->sequences_active = vf_scheduler_active(scheduler);
+    reply->requests_queued = vf_scheduler_queued(scheduler);
+    reply->requests_done = totals.requests_done;
+    reply->tokens_prefilled = totals.tokens_prefilled;
+    reply->tokens_decoded = totals.tokens_decoded;
+}
+
+enum vf_code vf_status_create(const struct vf_scheduler *scheduler, uint64_t uptime_ms,
+                              struct vf_status **out, struct vf_err *err)
+{
+    struct vf_engine *engine = vf_scheduler_engine(scheduler);
+    struct vf_engine_totals totals;
+    struct vf_status *s = calloc(1, sizeof *s);
+    *out = NULL;
+    if (!s)
+        return vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for the status");
+    vflow__status_reply__init(&s->reply);
+    vflow__step_stats__init(&s->stats);
+    s->reply.uptime_ms = uptime_ms;
+    fill_model(&s->reply, engine);
+    fill_load(&s->reply, scheduler);
+    enum vf_code code = vf_engine_read_totals(engine, false, &totals, err);
+    if (!code) {
+        fill_totals(s, &totals);
+        code = fill_workers(s, engine, err);
+    }
+    if (code) {
+        vf_status_destroy(s);
+        return code;
+    }
+    *out = s;
+    return VF_OK;
+}
+
+void vf_status_destroy(struct vf_status *status)
+{
+    if (!status)
+        return;
+    free(status->workers);
+    free(status->worker_list);
+    free(status);
+}
+
+Vflow__StatusReply *vf_status_reply(struct vf_status *status)
+{
+    return &status->reply;
+}

@@ -1,0 +1,61 @@
+/* Reads parts of one file into the slots of a memory region, asynchronously and several at a time.
+ *
+ * Two engines behind one interface: io_uring with the region registered as fixed buffers and the
+ * file registered, and a small pool of threads with pread where a container forbids io_uring. The
+ * file is read with O_DIRECT, or through the page cache (buffered) on request and where the file
+ * system can't do direct reads at 4096-byte alignment. Each fallback is said once.
+ *
+ * One thread uses an engine. Completions are announced on a file descriptor. An engine isn't
+ * destroyed before its reads have ended: nothing lands in the region afterwards.
+ */
+#ifndef VF_IO_WORKER_ENGINE_H
+#define VF_IO_WORKER_ENGINE_H
+
+#include "common/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define VF_READ_ALIGN     4096u /* of offsets, lengths and addresses */
+#define VF_READ_DEPTH_MAX 256u
+
+struct vf_read_params {
+    const char *path;
+    bool buffered;       /* don't try O_DIRECT */
+    bool no_uring;       /* don't try io_uring */
+    uint32_t depth;      /* reads in flight at most, 1..VF_READ_DEPTH_MAX */
+    uint8_t *region;     /* aligned to VF_READ_ALIGN */
+    uint64_t slot_bytes; /* multiple of VF_READ_ALIGN */
+    uint32_t slot_count;
+};
+
+struct vf_read {
+    uint32_t tag; /* the caller's, given back with the completion */
+    uint32_t slot;
+    uint64_t slot_offset, bytes; /* where in the slot, and how much; a read stays in its slot */
+    uint64_t file_offset;
+};
+
+struct vf_read_done {
+    uint32_t tag;
+    int64_t result; /* bytes read (0: end of file), or -errno */
+};
+
+struct vf_read_engine;
+
+enum vf_code vf_read_engine_create(const struct vf_read_params *params, struct vf_read_engine **out,
+                                   struct vf_err *err);
+/* Waits for reads in flight. NULL is fine. */
+void vf_read_engine_destroy(struct vf_read_engine *e);
+
+/* At most depth reads may be in flight. VF_ERR_IO when the kernel doesn't take it now. */
+enum vf_code vf_read_engine_submit(struct vf_read_engine *e, const struct vf_read *read,
+                                   struct vf_err *err);
+/* Readable when completions may be there. */
+int vf_read_engine_fd(const struct vf_read_engine *e);
+/* Takes up to max completions without waiting; returns how many. */
+uint32_t vf_read_engine_reap(struct vf_read_engine *e, struct vf_read_done *done, uint32_t max);
+/* "uring direct", "uring buffered", "pread direct", "pread buffered" */
+const char *vf_read_engine_name(const struct vf_read_engine *e);
+
+#endif

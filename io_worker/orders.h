@@ -1,0 +1,23 @@
+/* Fetch orders that wait for a slot or a free place in the read queue: one per expert, in the order
+ * (demand first, deadline, arrival). A second order for the same expert is merged into the first:
+ * the more urgent of each. Single-threaded. */
+#ifndef VF_IO_WORKER_ORDERS_H
+#define VF_IO_WORKER_ORDERS_H
+
+#include "common/expert_cache.h"
+
+struct vf_orders;
+
+/* For experts of keys 0..key_count (layer * expert_count + expert). */
+enum vf_code vf_orders_create(uint32_t layer_count, uint32_t expert_count, struct vf_orders **out,
+                              struct vf_err *err);
+void vf_orders_destroy(struct vf_orders *q);
+
+enum vf_orders_put { VF_ORDERS_NEW, VF_ORDERS_MERGED, VF_ORDERS_NO_MEMORY };
+enum vf_orders_put vf_orders_put(struct vf_orders *q, const struct vf_cache_order *order);
+uint32_t vf_orders_count(const struct vf_orders *q);
+/* The most urgent one, NULL when empty; valid until the next put or take. */
+const struct vf_cache_order *vf_orders_first(const struct vf_orders *q);
+void vf_orders_take_first(struct vf_orders *q);
+
+#endif

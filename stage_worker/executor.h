@@ -1,0 +1,73 @@
+/* Runs one worker's part of a layer program over the columns of a step.
+ *
+ * An executor owns the KV cache of its attention layers, its buffers and its thread pool. One
+ * thread calls it; the pool's threads work inside a call. Results depend on the file, the tokens
+ * and the activation precision alone: not on threads, placement, kernels or batch company.
+ */
+#ifndef VF_STAGE_WORKER_EXECUTOR_H
+#define VF_STAGE_WORKER_EXECUTOR_H
+
+#include "common/expert_source.h"
+#include "common/format/model_file.h"
+#include "common/kernels/kernels.h"
+#include "common/mailbox.h"
+#include "common/model/placement.h"
+
+struct vf_column { /* one token position of one flow */
+    uint32_t token;
+    uint32_t position;
+    uint32_t sequence; /* KV cache slot */
+    uint32_t flow;
+    uint32_t primary; /* column of flow 0 at the same position; itself for flow 0 */
+    bool want_row;    /* flow 0: write this position's log-probabilities */
+};
+
+/* Columns of flow 0 come first, sorted by sequence, positions ascending without gaps within a
+ * sequence; then the auxiliary flows' columns, flow by flow, each with its primary in the step.
+ * A position may be computed again (its keys and values are overwritten with the same bits). */
+struct vf_step {
+    uint64_t id;
+    const struct vf_column *columns;
+    uint32_t column_count;
+};
+
+struct vf_executor_params {
+    const struct vf_model_file *file;
+    const struct vf_program *program;
+    const struct vf_placement *placement;
+    uint32_t worker; /* which part of the placement */
+    const struct vf_kernels *kernels;
+    bool q8;     /* activations quantised to int8; else f32 */
+    bool kv_f16; /* keys and values stored as f16; else f32 */
+    bool sync;   /* wait for experts at FETCH instead of at EXPERTS */
+    uint32_t context, sequences, columns_max, rows_max;
+    uint32_t threads;
+    struct vf_expert_source *experts; /* NULL for a model without experts */
+    struct vf_mailboxes *mailboxes;   /* NULL with one worker */
+};
+
+struct vf_executor_stats { /* totals since create */
+    uint64_t compute_ns, wait_ns, stall_ns, weight_bytes;
+};
+
+struct vf_executor;
+enum vf_code vf_executor_create(const struct vf_executor_params *params, struct vf_executor **out,
+                                struct vf_err *err);
+void vf_executor_destroy(struct vf_executor *ex);
+
+/* Runs one step. rows [rows_max, vocab_size] f32 receives, on the head's worker, the rows of the
+ * columns with want_row in column order; *row_count says how many. deadline_ns bounds every wait
+ * for another process. On failure the sequences of the step have undefined caches from the step's
+ * first position on, other workers are told through their mailboxes, and the executor stays
+ * usable. *peer_failed: the step failed elsewhere and that worker reports why. */
+enum vf_code vf_executor_run(struct vf_executor *ex, const struct vf_step *step,
+                             uint64_t deadline_ns, float *rows, uint32_t *row_count,
+                             bool *peer_failed, struct vf_err *err);
+
+uint64_t vf_executor_weight_bytes(const struct vf_executor *ex); /* mapped for its operations */
+uint64_t vf_executor_kv_bytes(const struct vf_executor *ex);
+void vf_executor_stats(const struct vf_executor *ex, struct vf_executor_stats *out);
+/* Checks the stored checksum of every matrix and vector this worker reads (not the experts'). */
+enum vf_code vf_executor_verify(const struct vf_executor *ex, struct vf_err *err);
+
+#endif

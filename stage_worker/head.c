@@ -1,0 +1,186 @@
+/* The head: logits of the rows that are wanted, then log-probabilities.
+ *
+ * The vocabulary is split at fixed positions (VOCAB_CHUNK) for the sums of the softmax, so that
+ * threads share the work and the order of additions never changes.
+ */
+#include "stage_worker/internal.h"
+
+#include "common/util.h"
+
+#include <math.h>
+#include <string.h>
+
+#define VOCAB_CHUNK 4096u
+#define CHUNKS_MAX  64u /* larger vocabularies take larger chunks, still at fixed positions */
+
+struct head_job {
+    struct vf_executor *ex;
+    uint32_t chunk, chunks;
+    uint32_t row;
+    float max[VF_FLOWS_MAX][CHUNKS_MAX], sum[VF_FLOWS_MAX][CHUNKS_MAX];
+    float row_max[VF_FLOWS_MAX], log_sum[VF_FLOWS_MAX];
+    double square_sum[CHUNKS_MAX];
+    float log_alpha, log_rest; /* of the mixture */
+    uint32_t flows;
+};
+
+static float *logits_of(const struct head_job *j, uint32_t flow)
+{
+    return j->ex->head_out + ((size_t)j->row * j->flows + flow) * j->ex->config->vocab_size;
+}
+
+static uint32_t chunk_length(const struct head_job *j, uint32_t chunk)
+{
+    uint32_t begin = chunk * j->chunk, v = j->ex->config->vocab_size;
+    return v - begin < j->chunk ? v - begin : j->chunk;
+}
+
+static void chunk_max(void *ctx, uint32_t item, uint32_t thread)
+{
+    (void)thread;
+    struct head_job *j = ctx;
+    uint32_t chunk = item % j->chunks, flow = item / j->chunks, n = chunk_length(j, chunk);
+    float *z = logits_of(j, flow) + (size_t)chunk * j->chunk;
+    if (j->ex->config->final_softcap > 0.0f)
+        j->ex->p.kernels->softcap(j->ex->config->final_softcap, n, z);
+    j->max[flow][chunk] = j->ex->p.kernels->max(z, n);
+}
+
+static void chunk_sum(void *ctx, uint32_t item, uint32_t thread)
+{
+    (void)thread;
+    struct head_job *j = ctx;
+    uint32_t chunk = item % j->chunks, flow = item / j->chunks;
+    j->sum[flow][chunk] = j->ex->p.kernels->exp_sum(logits_of(j, flow) + (size_t)chunk * j->chunk,
+                                                    j->row_max[flow], chunk_length(j, chunk), NULL);
+}
+
+static float log_p(const struct head_job *j, uint32_t flow, uint32_t v)
+{
+    return (logits_of(j, flow)[v] - j->row_max[flow]) - j->log_sum[flow];
+}
+
+/* log q: the mean of the auxiliary flows' probabilities. */
+static float log_q(const struct head_job *j, uint32_t v)
+{
+    if (j->flows == 2)
+        return log_p(j, 1, v);
+    float max = -INFINITY, sum = 0.0f;
+    for (uint32_t f = 1; f < j->flows; f++)
+        max = fmaxf(max, log_p(j, f, v));
+    if (max == -INFINITY)
+        return max;
+    for (uint32_t f = 1; f < j->flows; f++)
+        sum += vf_expf(log_p(j, f, v) - max);
+    return max + vf_logf(sum / (float)(j->flows - 1));
+}
+
+static void chunk_squares(void *ctx, uint32_t chunk, uint32_t thread)
+{
+    (void)thread;
+    struct head_job *j = ctx;
+    double sum = 0.0;
+    for (uint32_t i = 0; i < chunk_length(j, chunk); i++) {
+        double p = vf_expf(log_p(j, 0, chunk * j->chunk + i));
+        sum += p * p;
+    }
+    j->square_sum[chunk] = sum;
+}
+
+static float mix(const struct head_job *j, float p, float q)
+{
+    float a = p + j->log_alpha, b = q + j->log_rest;
+    float max = a > b ? a : b;
+    if (max == -INFINITY)
+        return max;
+    return max + vf_logf(vf_expf(a - max) + vf_expf(b - max));
+}
+
+static void chunk_write(void *ctx, uint32_t chunk, uint32_t thread)
+{
+    (void)thread;
+    struct head_job *j = ctx;
+    const struct vf_config *c = j->ex->config;
+    float *out = j->ex->rows + (size_t)j->row * c->vocab_size;
+    bool mixture = j->flows > 1 && c->flow_readout == VF_READOUT_MIXTURE && j->log_alpha < 0.0f;
+    bool auxiliary = j->flows > 1 && c->flow_readout == VF_READOUT_AUXILIARY;
+    uint32_t begin = chunk * j->chunk, end = begin + chunk_length(j, chunk);
+    for (uint32_t v = begin; v < end; v++)
+        out[v] = auxiliary ? log_q(j, v)
+                 : mixture ? mix(j, log_p(j, 0, v), log_q(j, v))
+                           : log_p(j, 0, v);
+}
+
+/* alpha = clip(sum p^2, 0.5, 1); log_alpha == 0 means that flow 0 alone speaks. */
+static void find_alpha(struct head_job *j, uint64_t bytes)
+{
+    run_parallel(j->ex, chunk_squares, j, j->chunks, bytes);
+    double alpha = 0.0;
+    for (uint32_t i = 0; i < j->chunks; i++)
+        alpha += j->square_sum[i];
+    alpha = alpha < 0.5 ? 0.5 : alpha > 1.0 ? 1.0 : alpha;
+    j->log_alpha = alpha < 1.0 ? vf_logf((float)alpha) : 0.0f;
+    j->log_rest = alpha < 1.0 ? vf_logf((float)(1.0 - alpha)) : -INFINITY;
+}
+
+static void read_out(struct head_job *j)
+{
+    const struct vf_config *c = j->ex->config;
+    uint64_t bytes = (uint64_t)c->vocab_size * 16;
+    run_parallel(j->ex, chunk_max, j, j->chunks * j->flows, bytes * j->flows);
+    for (uint32_t f = 0; f < j->flows; f++) {
+        j->row_max[f] = -INFINITY;
+        for (uint32_t i = 0; i < j->chunks; i++)
+            if (j->max[f][i] > j->row_max[f] || isnan(j->max[f][i]))
+                j->row_max[f] = j->max[f][i];
+    }
+    run_parallel(j->ex, chunk_sum, j, j->chunks * j->flows, bytes * j->flows);
+    for (uint32_t f = 0; f < j->flows; f++) {
+        float sum = 0.0f;
+        for (uint32_t i = 0; i < j->chunks; i++)
+            sum += j->sum[f][i];
+        j->log_sum[f] = vf_logf(sum);
+    }
+    if (j->flows > 1 && c->flow_readout == VF_READOUT_MIXTURE)
+        find_alpha(j, bytes);
+    run_parallel(j->ex, chunk_write, j, j->chunks, bytes);
+}
+
+/* Gathers the wanted rows' columns, each row's flows behind each other. */
+static void gather(struct vf_executor *ex, const float *h)
+{
+    uint32_t flows = ex->flows, row = 0;
+    for (uint32_t c = 0; c < ex->n_primary; c++) {
+        if (!ex->columns[c].want_row)
+            continue;
+        memcpy(ex->head_in + (size_t)row * flows * ex->stride, h + (size_t)c * ex->stride,
+               ex->stride * sizeof *h);
+        for (uint32_t a = ex->n_primary; a < ex->n_col; a++)
+            if (ex->columns[a].primary == c)
+                memcpy(ex->head_in + ((size_t)row * flows + ex->columns[a].flow) * ex->stride,
+                       h + (size_t)a * ex->stride, ex->stride * sizeof *h);
+        row++;
+    }
+}
+
+void op_head(struct vf_executor *ex, const struct vf_op *op)
+{
+    const struct vf_config *c = ex->config;
+    if (ex->row_count == 0)
+        return;
+    gather(ex, value_data(ex, vf_op_inputs(ex->p.program, op)[0]));
+    uint32_t n = ex->row_count * ex->flows;
+    struct matmul_job job = {
+        .m = &ex->head,
+        .acts = prepare_acts(ex, ex->head_in, n, c->hidden_size, ex->stride, &ex->acts),
+        .y = ex->head_out,
+        .y_stride = c->vocab_size};
+    run_matmuls(ex, &job, 1);
+    struct head_job j = {.ex = ex, .flows = ex->flows};
+    j.chunk = VOCAB_CHUNK;
+    while (vf_div_up(c->vocab_size, j.chunk) > CHUNKS_MAX)
+        j.chunk *= 2;
+    j.chunks = (uint32_t)vf_div_up(c->vocab_size, j.chunk);
+    for (j.row = 0; j.row < ex->row_count; j.row++)
+        read_out(&j);
+}

@@ -1,0 +1,236 @@
+"""The plan command from outside: numbers of the paper, invariants of the JSON, files, refusals.
+
+Usage: test_plan.py PLAN_COMMAND
+"""
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ET
+
+PLAN = os.path.abspath(sys.argv[1])
+results = []
+
+
+def ok(passed, text):
+    results.append(bool(passed))
+    print(f"{'ok' if passed else 'not ok'} {len(results)} - {text}")
+
+
+def run(*args, stdout=subprocess.PIPE):
+    p = subprocess.run([PLAN, *args], stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=60)
+    return p.returncode, p.stdout, p.stderr
+
+
+def plan_json(*args):
+    code, out, err = run(*args, "--json", "--bandwidth", "10")
+    assert code == 0, err
+    return json.loads(out)
+
+
+BIG = {  # the 8.34B model of the pipeline-native report
+    "model_type": "pipeline_native", "combine_style": "delayed_sum", "dense_delay": 1,
+    "expert_delay": 2, "hidden_size": 8192, "num_hidden_layers": 4, "num_attention_heads": 64,
+    "intermediate_size": 32768, "num_experts": 8, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 4096, "vocab_size": 50257}
+ARCH2 = {
+    "model_type": "pipeline_native", "combine_style": "delayed_sum", "dense_delay": 1,
+    "expert_delay": 2, "hidden_size": 512, "num_hidden_layers": 6, "num_attention_heads": 8,
+    "intermediate_size": 2048, "num_experts": 8, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 512, "vocab_size": 50257}
+
+
+def write_config(name, config):
+    with open(name, "w", encoding="utf-8") as f:
+        json.dump(config, f)
+    return name
+
+
+def record_bytes(rows, cols, record=288):
+    return -(-rows // 16) * -(-cols // 32) * record
+
+
+def test_paper_numbers():
+    big, arch2 = write_config("big.json", BIG), write_config("arch2.json", ARCH2)
+    code, out, _ = run("--config", big, "--bandwidth", "10")
+    ok(code == 0 and "parameters       8,339,939,328\n" in out, "8,339,939,328 parameters")
+    ok(plan_json("--config", big)["parameters"] == 8339939328, "the same in JSON")
+    code, out, _ = run("--config", arch2, "--bandwidth", "10")
+    ok(re.search(r"naive +9\.00 MB/token", out) and re.search(r"critical +4\.50 MB/token", out),
+       "arch2_4: naive 9.00, critical 4.50 MB/token")
+    c = plan_json("--config", arch2)["critical_path"]
+    ok((c["naive_mb_per_token"], c["critical_mb_per_token"], c["serial_mb_per_token"]) ==
+       (9.0, 4.5, 16.5), "the same in JSON, and 16.5 serial")
+    ok(c["program_three_streams_mb_per_token"] == 8.0, "the program itself: 8.00 MB/token")
+
+
+def test_bytes():
+    p = plan_json("--config", "arch2.json")
+    t, s = p["bytes_per_token"], p["stored_bytes"]
+    ok(t["attention"] == 6 * 4 * record_bytes(512, 512), "attention's bytes at q4")
+    ok(t["dense"] == 5 * 3 * record_bytes(2048, 512), "five layers of dense: layer 0's is zero")
+    ok(t["experts"] == 6 * 2 * 3 * record_bytes(512, 512), "two experts in every layer")
+    ok(t["head"] == record_bytes(50257, 512), "the head")
+    ok(s["dense"] == 6 * 3 * record_bytes(2048, 512), "every dense matrix is stored")
+    expert = 3 * record_bytes(512, 512)
+    ok(p["placement"]["expert_record_bytes"] == -(-expert // 4096) * 4096 and
+       s["experts"] == 6 * 8 * p["placement"]["expert_record_bytes"], "experts are stored in pages")
+    ok(all(sum(v for k, v in d.items() if k != "total") == d["total"] for d in (t, s)), "totals")
+    ratio = [plan_json("--config", "arch2.json", "--quant", q)["bytes_per_token"]["attention"]
+             for q in ("q4", "q8", "f16", "f32")]
+    ok([r / ratio[0] for r in ratio] == [1, 544 / 288, 1024 / 288, 2048 / 288], "--quant")
+
+
+def test_program():
+    p = plan_json("--config", "arch2.json", "--stage-workers", "3")
+    ops, made = p["program"], {}
+    in_order = all(o["index"] == i for i, o in enumerate(ops))
+    for o in ops:
+        in_order &= all(v in made for v in o["inputs"])
+        if o["output"]:
+            in_order &= o["output"] not in made
+            made[o["output"]] = o["worker"]
+    ok(in_order, "values are made once, before they are read")
+    crossing = {(v, made[v], o["worker"]) for o in ops for v in o["inputs"]
+                if made[v] != o["worker"]}
+    edges = [(e["value"], e["from"], e["to"]) for e in p["edges"]]
+    ok(edges and set(edges) == crossing and len(set(edges)) == len(edges),
+       "edges are exactly the values that cross")
+    ok(all(e["bytes"] == 512 * 4 for e in p["edges"]), "a residual weighs 512 floats")
+    ok(sum(o["bytes"] for o in ops) == p["bytes_per_token"]["total"] ==
+       sum(p["placement"]["worker_bytes_per_token"]), "bytes by op, part and worker agree")
+    e = p["expected"]
+    ok(abs(e["token_ms"] - e["path_bytes"] / 10e6) < 1e-9 and e["bandwidth_source"] == "given" and
+       abs(e["tokens_per_s"] * e["token_ms"] - 1000) < 1e-6, "expected time at 10 GB/s")
+    one = plan_json("--config", "arch2.json")
+    ok(one["edges"] == [] and one["expected"]["path_bytes"] == one["bytes_per_token"]["total"],
+       "one worker reads everything, one thing after another")
+    ok(e["path_bytes"] < one["expected"]["path_bytes"],
+       "three workers overlap: late experts run beside the next group")
+    _, text, _ = run("--config", "arch2.json", "--bandwidth", "10", "--stage-workers", "3")
+    rows = re.findall(r"^ +(\d+) +(\d+)  (\w+)", text, re.M)
+    ok([(int(a), int(b), c) for a, b, c in rows] ==
+       [(o["index"], o["worker"], o["op"]) for o in ops], "the text lists the same ops")
+    ok(all(f"{e['value']} " in text for e in p["edges"]), "and the same edges")
+
+
+def test_measured():
+    code, out, err = run("--config", "arch2.json", "--threads", "1")
+    m = re.search(r"bandwidth +([0-9.]+) GB/s, measured here with 1 thread\n", out)
+    ok(code == 0 and m and 0.05 < float(m.group(1)) < 5000, f"measured: {m and m.group(1)} GB/s")
+
+
+def lane_boxes(root, kind):
+    ns = "{http://www.w3.org/2000/svg}"
+    return [r for r in root.iter(ns + "rect")
+            if r.get("class") == kind and r.find(ns + "title") is not None]
+
+
+def test_svg():
+    code, _, err = run("--config", "arch2.json", "--bandwidth", "10", "--svg", "plan.svg",
+                       "--stage-workers", "2")
+    ok(code == 0 and os.listdir(".").count("plan.svg") == 1 and
+       not [f for f in os.listdir(".") if f.endswith(".tmp")], "one whole file, nothing beside it")
+    root = ET.parse("plan.svg").getroot()
+    counts = {k: len(lane_boxes(root, k)) for k in ("attention", "dense", "experts", "route")}
+    ok(counts == {"attention": 12, "dense": 10, "experts": 12, "route": 12},
+       f"every op is a box in both panels: {counts}")
+    w = [float(b.get("width")) for b in lane_boxes(root, "attention") + lane_boxes(root, "dense")]
+    ok(abs(w[12] / w[0] - 3) < 0.02, "boxes are as wide as their bytes")
+    big = dict(ARCH2, num_hidden_layers=48, dense_delay=3)
+    code, _, _ = run("--config", write_config("deep.json", big), "--bandwidth", "10", "--svg",
+                     "deep.svg", "--stage-workers", "4")
+    root = ET.parse("deep.svg").getroot()
+    right = float(root.get("width"))
+    ns = "{http://www.w3.org/2000/svg}"
+    inside = all(float(r.get("x")) + float(r.get("width")) <= right
+                 for r in root.iter(ns + "rect") if r.get("x"))
+    ok(code == 0 and inside and right < 5200, "48 layers stay inside a bounded width")
+    odd = write_config("a<b&c.json", ARCH2)
+    code, _, _ = run("--config", odd, "--bandwidth", "10", "--svg", "odd.svg")
+    ok(code == 0 and ET.parse("odd.svg").getroot() is not None, "a file name is escaped")
+    code, _, err = run("--config", "arch2.json", "--bandwidth", "10", "--svg", "none/plan.svg")
+    ok(code == 1 and "none/plan.svg" in err and err.count("\n") == 1, err.strip())
+
+
+def test_refusals():
+    cases = [
+        ([], 2, "--config"),
+        (["--config", "arch2.json", "--model", "m"], 2, "--model"),
+        (["--config", "arch2.json", "--placement", "stripe"], 2, "pipeline"),
+        (["--config", "arch2.json", "--placement", "stage"], 2, "pipeline"),
+        (["--config", "arch2.json", "--stage-workers", "7"], 2, "1 to 6"),
+        (["--config", "arch2.json", "--stage-workers", "0"], 2, "stage-workers"),
+        (["--config", "arch2.json", "--quant", "q5"], 2, "q4"),
+        (["--config", "arch2.json", "--bandwidth", "nan"], 2, "bandwidth"),
+        (["--config", "arch2.json", "--bandwidth", "-3"], 2, "bandwidth"),
+        (["--config", "arch2.json", "extra"], 2, "extra"),
+        (["--model", "m", "--quant", "q4"], 2, "--quant"),
+        (["--config", "missing.json"], 3, "missing.json"),
+        (["--model", "missing.vflow"], 3, "missing.vflow"),
+        (["--model", "arch2.json"], 3, "arch2.json"),
+        (["--config", write_config("bad.json", dict(ARCH2, dense_delay=-1))], 3, "dense_delay"),
+        (["--config", write_config("type.json", dict(ARCH2, model_type="gpt2"))], 3, "gpt2"),
+    ]
+    for args, want, word in cases:
+        code, out, err = run(*args)
+        ok(code == want and word in err and err.count("\n") == 1 and out == "",
+           f"{' '.join(args)}: {err.strip()}")
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        code, _, err = run("--config", "arch2.json", "--bandwidth", "10", stdout=full)
+        ok(code == 1 and "standard output" in err, f"a full disk is noticed: {err.strip()}")
+        code, _, err = run("--config", "arch2.json", "--bandwidth", "10", "--json", stdout=full)
+        ok(code == 1 and "standard output" in err, f"with --json too: {err.strip()}")
+    code, out, _ = run("--help")
+    ok(code == 0 and "--stage-workers" in out, "--help")
+
+
+def header_params(path):
+    with open(path, "rb") as f:
+        size = struct.unpack("<Q", f.read(8))[0]
+        header = json.loads(f.read(size))
+    total = 0
+    for name, t in header.items():
+        if name != "__metadata__":
+            n = 1
+            for s in t["shape"]:
+                n *= s
+            total += n
+    return total
+
+
+def test_checkpoints():
+    shared = os.environ.get("VFLOW_SHARED") or os.path.join(os.environ["VFLOW_SOURCE"], "../shared")
+    found = []
+    for folder in ("golden", "models"):
+        base = os.path.join(shared, folder)
+        for name in sorted(os.listdir(base)) if os.path.isdir(base) else []:
+            if os.path.exists(os.path.join(base, name, "model.safetensors")):
+                found.append(os.path.join(base, name))
+    if not found:
+        print("# no shared data: checkpoints not tried")
+    for d in found:
+        p = plan_json("--config", os.path.join(d, "config.json"))
+        ok(p["parameters"] == header_params(os.path.join(d, "model.safetensors")),
+           f"{os.path.basename(d)}: {p['parameters']} parameters, as its safetensors file has")
+
+
+def main():
+    os.environ["VFLOW_SOURCE"] = os.path.abspath(os.environ.get("VFLOW_SOURCE", "."))
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        for test in (test_paper_numbers, test_bytes, test_program, test_measured, test_svg,
+                     test_refusals, test_checkpoints):
+            try:
+                test()
+            except Exception as e:  # a crash of one test is that test's failure
+                ok(False, f"{test.__name__}: {type(e).__name__}: {e}")
+        os.chdir("/")
+    print(f"1..{len(results)}")
+    return 0 if all(results) else 1
+
+
+sys.exit(main())

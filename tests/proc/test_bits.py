@@ -1,0 +1,79 @@
+"""The same bits everywhere: one text, one file, one activation precision, and the bytes of every
+log-probability compared over all that must not matter."""
+import json
+import sys
+
+from proc import convert, done, note, ok, environment, score, shared
+
+TINY = shared("models", "tiny_arch2_4")
+STORIES = shared("models", "stories260k")
+TOKENS = 96  # of the text; several chunks, several attention records
+EMULATED = environment(VFLOW_EMULATE_AVX512="1")
+SMALLEST = "1K"  # replaced by one expert's record, see record_bytes
+
+
+def tokens_of(folder):
+    with open(folder + "/golden.json") as f:
+        return json.load(f)["tokens"][:TOKENS]
+
+
+def record_bytes(model):
+    """The smallest --expert-cache, as the error for a smaller one says it."""
+    try:
+        score(model, [1], "--experts", "stream", "--expert-cache", "1")
+    except RuntimeError as e:
+        return str(e).split("one expert of this model needs ")[1].split()[0]
+    raise RuntimeError("a cache of one byte was accepted")
+
+
+def variants(model, other, smallest):
+    """(name, model, options, environment)"""
+    stream = ["--experts", "stream", "--expert-cache"]
+    small = stream + [smallest]
+    some = stream + ["200K"]
+    out = [("kernel " + k, model, ["--kernel", k], EMULATED)
+           for k in ("scalar", "avx2", "avx512", "vnni")]
+    out += [("threads " + n, model, ["--threads", n], None) for n in "12"]
+    out += [("stage workers " + n, model, ["--stage-workers", n], None) for n in "123"]
+    out += [("prefill chunk " + n, model, ["--prefill-chunk", n], None) for n in ("512", "7", "1")]
+    out += [("batch 3", model, ["--batch", "3"], None), (".cflow", other, [], None)]
+    if smallest is None:
+        return out
+    out += [("experts resident", model, ["--experts", "resident"], None),
+            ("large cache", model, stream + ["64M"], None),
+            ("cache of 200K", model, some, None),
+            ("smallest cache", model, small, None),
+            ("smallest cache, 2 I/O workers", model, small + ["--io-workers", "2"], None),
+            ("smallest cache, one by one", model, small + ["--prefill-chunk", "1"], None),
+            ("smallest cache, 3 stage workers", model, small + ["--stage-workers", "3"], None)]
+    out += [("%s %s I/O" % (overlap, io), model, some + ["--overlap", overlap, "--io", io], None)
+            for overlap in ("staged", "sync") for io in ("direct", "buffered")]
+    out += [("sync, smallest cache, buffered, 2 stage workers, 2 I/O workers, .cflow", other,
+             small + ["--overlap", "sync", "--io", "buffered", "--stage-workers", "2",
+                      "--io-workers", "2", "--threads", "1", "--prefill-chunk", "5"], None),
+            ("queue depth 1", model, some + ["--queue-depth", "1"], None),
+            ("scalar kernel, 2 stage workers, streamed", model,
+             some + ["--kernel", "scalar", "--stage-workers", "2"], None)]
+    return out
+
+
+def check(folder, activations, streams):
+    model, other = convert(folder), convert(folder, suffix="cflow")
+    text = tokens_of(folder)
+    base = score(model, text, "--activations", activations)
+    name = "%s %s" % (folder.rsplit("/", 1)[1], activations)
+    ok(base.shape[0] == len(text) and bool((base == base).all()) and len(set(base[:, 0])) > 1,
+       "%s: log-probabilities are numbers, and differ" % name)
+    want = base.tobytes()
+    for what, file, options, env in variants(model, other, record_bytes(model) if streams else None):
+        got = score(file, text, "--activations", activations, *options, env=env)
+        if not ok(got.tobytes() == want, "%s: the same bytes with %s" % (name, what)):
+            note("largest difference %g" % abs(got - base).max())
+
+
+if __name__ == "__main__":
+    which = sys.argv[1] if len(sys.argv) > 1 else None
+    for precision in [which] if which else ["f32", "q8"]:
+        check(TINY, precision, True)
+        check(STORIES, precision, False)
+    done()

@@ -1,0 +1,203 @@
+"""Every way to end a run in the middle: the coordinator notices at once, says who and how, exits with
+the right status, and nothing is left: no process, no shared memory, no socket file."""
+import os
+import signal
+import sys
+import time
+
+from proc import (COORDINATOR, HOME, alive, children, convert, done, environment, finish, note, ok,
+                  ok_nothing_left, run, run_id_of, shared, shared_memory, run_dirs, start,
+                  wait_until)
+
+MODEL = convert(shared("models", "tiny_arch2_4"))
+# Slow enough for seconds of work: one expert in the cache, read where it is chosen.
+SLOW = ["--experts", "stream", "--expert-cache", "64K", "--overlap", "sync", "--threads", "1",
+        "--stage-workers", "2", "--io-workers", "2"]
+NOTICE_S = 3  # a killed process is noticed within so long
+
+
+class Generation:
+    """A generation in its middle: text has come, more would."""
+
+    def __init__(self, *options, model=MODEL, env=None):
+        argv = [COORDINATOR, "generate", "--model", model, "-p", "Once upon a time", "--max-tokens",
+                "0", "--ignore-eos", *SLOW, *options]
+        self.process = start(argv, env=env)
+        self.text = os.read(self.process.stdout.fileno(), 4096)
+        self.pids = children(self.process.pid)
+        self.run_id = run_id_of(self.process.pid)
+
+    def check_running(self, what):
+        return ok(self.text and self.process.poll() is None and self.run_id and
+                  sorted(self.pids) == ["io-0", "io-1", "stage-0", "stage-1"],
+                  "%s: a generation is in its middle with four workers" % what)
+
+
+def check_worker_killed(name, label):
+    g = Generation()
+    g.check_running("kill -9 of " + name)
+    os.kill(g.pids[name], signal.SIGKILL)
+    began = time.monotonic()
+    _, err, status = finish(g.process)
+    took = time.monotonic() - began
+    ok(status == 1, "kill -9 of %s: exit status %s, 1 expected" % (name, status))
+    ok(took < NOTICE_S, "kill -9 of %s: over after %.2f s" % (name, took))
+    lines = err.strip().splitlines()
+    told = "%s (pid %d) was killed by signal 9" % (label, g.pids[name])
+    if not ok(len(lines) == 1 and told in lines[0], "kill -9 of %s: one line says so" % name):
+        note("stderr: " + err)
+    ok_nothing_left(g.run_id, g.pids, "kill -9 of " + name)
+
+
+def check_coordinator_killed(how):
+    g = Generation()
+    g.check_running("kill -9 of the coordinator")
+    os.kill(g.process.pid, how)
+    finish(g.process)
+    ok_nothing_left(g.run_id, g.pids, "kill -9 of the coordinator")
+
+
+def check_signal(number, status_wanted):
+    g = Generation()
+    g.check_running(number.name)
+    os.kill(g.process.pid, number)
+    _, err, status = finish(g.process)
+    ok(status == status_wanted, "%s: exit status %s, %d expected" % (number.name, status,
+                                                                     status_wanted))
+    if not ok(err.strip() == "", number.name + ": nothing on stderr"):
+        note("stderr: " + err)
+    ok_nothing_left(g.run_id, g.pids, number.name, seconds=0.5)
+
+
+def check_signal_while_loading():
+    process = start([COORDINATOR, "generate", "--model", MODEL, "-p", "x", *SLOW])
+    wait_until(lambda: len(children(process.pid)) == 4, 5, 0.001)
+    pids, run_id = children(process.pid), run_id_of(process.pid)
+    os.kill(process.pid, signal.SIGINT)
+    _, _, status = finish(process)
+    ok(status == 130, "SIGINT while workers start: exit status %s, 130 expected" % status)
+    ok_nothing_left(run_id or "vflow-none", pids, "SIGINT while workers start", seconds=0.5)
+
+
+def check_stopped_worker():
+    """A worker that neither dies nor answers doesn't keep anybody from leaving."""
+    g = Generation()
+    g.check_running("a stopped worker")
+    os.kill(g.pids["stage-1"], signal.SIGSTOP)
+    time.sleep(0.2)
+    ok(g.process.poll() is None, "a stopped worker alone doesn't end the run at once")
+    os.kill(g.process.pid, signal.SIGTERM)
+    began = time.monotonic()
+    _, _, status = finish(g.process)
+    ok(status == 143 and time.monotonic() - began < 8,
+       "a stopped worker: SIGTERM ends the run with status %s, 143 expected" % status)
+    ok_nothing_left(g.run_id, g.pids, "a stopped worker", seconds=0.5)
+
+
+def check_everybody_killed():
+    """What nobody was left to clean, the next start cleans."""
+    g = Generation()
+    g.check_running("kill -9 of everybody")
+    for pid in [g.process.pid, *g.pids.values()]:
+        os.kill(pid, signal.SIGSTOP)
+    for pid in [g.process.pid, *g.pids.values()]:
+        os.kill(pid, signal.SIGKILL)
+    finish(g.process)
+    wait_until(lambda: not any(alive(p) for p in g.pids.values()), 5)
+    ok(g.run_id in run_dirs() and shared_memory(g.run_id), "kill -9 of everybody leaves a run")
+    run([COORDINATOR, "generate", "--model", MODEL, "-p", "x", "--max-tokens", "1"], check=True)
+    ok_nothing_left(g.run_id, g.pids, "the start after kill -9 of everybody", seconds=0)
+
+
+def check_worker_killed_while_loading():
+    process = start([COORDINATOR, "generate", "--model", MODEL, "-p", "x", *SLOW])
+    wait_until(lambda: "stage-1" in children(process.pid), 5, 0.001)
+    pids, run_id = children(process.pid), run_id_of(process.pid)
+    os.kill(pids["stage-1"], signal.SIGKILL)
+    _, err, status = finish(process)
+    told = "stage worker 1 (pid %d) was killed by signal 9" % pids["stage-1"]
+    if not ok(status == 1 and told in err, "a worker killed while it starts: status 1, and told"):
+        note("status %s, stderr: %s" % (status, err))
+    ok_nothing_left(run_id or "vflow-none", pids, "a worker killed while it starts", seconds=0.5)
+
+
+def check_reader_gone():
+    g = Generation()
+    g.check_running("a closed stdout")
+    g.process.stdout.close()
+    err = g.process.stderr.read().decode()
+    status = g.process.wait(20)
+    ok(status == 1 and err == "", "a closed stdout: status %s, nothing on stderr %s"
+       % (status, repr(err)))
+    ok_nothing_left(g.run_id, g.pids, "a closed stdout", seconds=0.5)
+
+
+def check_two_at_once():
+    argv = [COORDINATOR, "generate", "--model", MODEL, "-p", "Once upon a time", "--temperature", "0",
+            "--max-tokens", "60"]
+    alone = run(argv, check=True).stdout.decode()
+    both = [start(argv + SLOW) for _ in range(2)]
+    results = [finish(p, 60) for p in both]
+    ok(alone.strip() and all(r == (alone, "", 0) for r in results),
+       "two coordinators at once: both get the text of one alone")
+    ok(not run_dirs(), "two coordinators at once leave nothing behind in %s" % HOME)
+
+
+def check_bad_weights(offset_share, options, what):
+    """A flipped bit in the weights is found by a worker, and is the coordinator's exit status 3."""
+    path = os.path.join(HOME, "flipped.vflow")
+    with open(MODEL, "rb") as f:
+        data = bytearray(f.read())
+    data[int(len(data) * offset_share)] ^= 1
+    with open(path, "wb") as f:
+        f.write(data)
+    p = run([COORDINATOR, "generate", "--model", path, "-p", "Once upon a time", *options])
+    err = p.stderr.decode().strip()
+    if not ok(p.returncode == 3 and len(err.splitlines()) == 1 and "flipped.vflow" in err,
+              "%s: exit status %d, 3 expected, and one line names the file" % (what, p.returncode)):
+        note("stderr: " + err)
+    else:
+        note(err)
+    ok(not run_dirs(), what + " leaves nothing behind")
+
+
+def check_bad_files():
+    check_bad_weights(0.05, [], "a flipped bit in a matrix")
+    check_bad_weights(0.75, ["--experts", "resident"], "a flipped bit in an expert")
+    check_bad_weights(0.75, ["--experts", "stream", "--expert-cache", "320K"],
+                      "a flipped bit in a streamed expert")
+
+
+def check_drive_error():
+    env = environment(VFLOW_FAULT="io.read:40+=EIO")
+    p = run([COORDINATOR, "generate", "--model", MODEL, "-p", "Once upon a time", "--ignore-eos",
+             "--max-tokens", "0", "--experts", "stream", "--expert-cache", "64K"], env=env)
+    err = p.stderr.decode().strip().splitlines()
+    ok(p.returncode == 1, "a drive that fails for good: exit status %d, 1 expected" % p.returncode)
+    if not ok(bool(err) and all(w in err[-1] for w in ("layer", "expert", "offset")),
+              "a drive that fails for good: the last line names layer, expert and offset"):
+        note("stderr: %s" % err)
+    ok(not run_dirs(), "a drive that fails for good leaves nothing behind")
+
+
+if __name__ == "__main__":
+    checks = {
+        "stage": lambda: check_worker_killed("stage-0", "stage worker 0"),
+        "head": lambda: check_worker_killed("stage-1", "stage worker 1"),
+        "io": lambda: check_worker_killed("io-1", "I/O worker 1"),
+        "coordinator": lambda: check_coordinator_killed(signal.SIGKILL),
+        "sigint": lambda: check_signal(signal.SIGINT, 130),
+        "sigterm": lambda: check_signal(signal.SIGTERM, 143),
+        "sighup": lambda: check_signal(signal.SIGHUP, 129),
+        "loading": check_signal_while_loading,
+        "loading-worker": check_worker_killed_while_loading,
+        "stopped": check_stopped_worker,
+        "everybody": check_everybody_killed,
+        "reader": check_reader_gone,
+        "two": check_two_at_once,
+        "files": check_bad_files,
+        "drive": check_drive_error,
+    }
+    for name in sys.argv[1:] or checks:
+        checks[name]()
+    done()

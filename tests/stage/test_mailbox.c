@@ -1,0 +1,108 @@
+/* A producer and a consumer in two processes over one edge: every step arrives whole and in order,
+ * whatever the pace; failed posts, left-over steps, deadlines and abort behave as documented. */
+#include "common/clock.h"
+#include "common/mailbox.h"
+#include "common/shm.h"
+#include "tap.h"
+
+#include <stdbool.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#define COLUMNS 3u
+#define WIDTH   64u
+
+static char name[64];
+
+static float expected(uint64_t step, uint32_t i)
+{
+    return (float)(step * 1000 + i);
+}
+
+static void produce(uint64_t steps)
+{
+    struct vf_mailboxes *m;
+    struct vf_err err;
+    if (vf_mailboxes_open(name, 2, COLUMNS, WIDTH, &m, &err) != VF_OK)
+        _exit(2);
+    for (uint64_t s = 1; s <= steps; s++) {
+        float *buffer;
+        if (vf_mailbox_claim(m, 1, vf_now_ns() + VF_S(20), &buffer, &err) != VF_OK)
+            _exit(3);
+        for (uint32_t i = 0; i < COLUMNS * WIDTH; i++)
+            buffer[i] = expected(s, i);
+        if (s % 97 == 0)
+            usleep(300);
+        vf_mailbox_post(m, 1, s, s % 10 == 0);
+    }
+    _exit(0);
+}
+
+static bool consume(struct vf_mailboxes *m, uint64_t steps)
+{
+    bool good = true;
+    struct vf_err err;
+    for (uint64_t s = 1; s <= steps && good; s++) {
+        const float *buffer;
+        bool failed;
+        if (vf_mailbox_take(m, 1, s, vf_now_ns() + VF_S(20), &buffer, &failed, &err) != VF_OK)
+            return false;
+        good &= failed == (s % 10 == 0);
+        for (uint32_t i = 0; i < COLUMNS * WIDTH; i++)
+            good &= buffer[i] == expected(s, i);
+        vf_mailbox_release(m, 1);
+        if (s % 61 == 0)
+            usleep(300);
+    }
+    return good;
+}
+
+int main(void)
+{
+    plan(9);
+    snprintf(name, sizeof name, "/vflow-test-mailbox-%d", (int)getpid());
+    struct vf_mailboxes *m;
+    struct vf_err err;
+    ok(vf_mailboxes_create(name, 2, COLUMNS, WIDTH, &m, &err) == VF_OK, "created");
+    struct vf_mailboxes *other;
+    ok(vf_mailboxes_open(name, 3, COLUMNS, WIDTH, &other, &err) == VF_ERR_CORRUPT,
+       "another plan's sizes are refused");
+
+    pid_t child = fork();
+    if (child == 0)
+        produce(3000);
+    ok(consume(m, 3000), "3000 steps arrive whole and in order");
+    int status;
+    waitpid(child, &status, 0);
+    ok(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the producer is content");
+
+    float *buffer;
+    const float *got;
+    bool failed;
+    for (uint64_t s = 1; s <= VF_MAILBOX_DEPTH; s++) {
+        vf_mailbox_claim(m, 0, 0, &buffer, &err);
+        buffer[0] = (float)s;
+        vf_mailbox_post(m, 0, s, false);
+    }
+    ok(vf_mailbox_claim(m, 0, vf_now_ns() + VF_MS(20), &buffer, &err) == VF_ERR_TIMEOUT,
+       "a full mailbox makes the producer wait until its deadline");
+    ok(vf_mailbox_take(m, 0, 3, 0, &got, &failed, &err) == VF_OK && got[0] == 3.0f,
+       "left-over steps are passed over");
+    ok(vf_mailbox_take(m, 0, 2, 0, &got, &failed, &err) == VF_ERR_PROTOCOL,
+       "a step from the future is refused");
+
+    child = fork();
+    if (child == 0) {
+        usleep(50000);
+        vf_mailboxes_abort(m);
+        _exit(0);
+    }
+    uint64_t began = vf_now_ns();
+    ok(vf_mailbox_take(m, 1, 5000, vf_now_ns() + VF_S(20), &got, &failed, &err) == VF_ERR_PEER_LOST,
+       "abort ends a wait");
+    ok(vf_now_ns() - began < VF_S(2), "at once");
+    waitpid(child, &status, 0);
+    vf_mailboxes_close(m);
+    vf_shm_unlink(name);
+    return 0;
+}
