@@ -5,9 +5,10 @@
  * it. Loaders pick the slot for a new expert:
  *   - a slot that is loading or pinned is never taken;
  *   - a slot whose expert was ordered and not used yet is protected: an order takes it only with an
- *     earlier deadline. Protection ends at the first use, when the process that asked for it is
- *     past its deadline or dead, or, against a demand that found nothing else, VF_CACHE_GRACE_NS
- *     after it was loaded (so an abandoned prefetch can't block anybody for good);
+ *     earlier deadline, a demand also with the same one if nobody waits for the expert. Protection
+ * ends at the first use, when the process that asked for it is past its deadline or dead, or,
+ * against a demand that found nothing else, VF_CACHE_GRACE_NS after it was loaded (so an abandoned
+ * prefetch can't block anybody for good);
  *   - of the others the least valuable goes: uses decay with a half-life counted in uses of the
  *     whole cache, so value has frequency and recency in it (as in LRFU); an expert's value
  *     outlives its stay in the cache.

@@ -54,7 +54,7 @@ struct cache_slot {
     uint32_t pin_count; /* sum of the slot's pins */
     uint32_t loader;    /* LOADING: I/O worker */
     uint32_t value;     /* decayed uses at last_use */
-    uint32_t wanted;    /* LOADING: somebody waits */
+    uint32_t wanted;    /* until its first use: somebody waits for it */
     uint32_t is_protected;
     uint32_t ordered_by; /* is_protected: process, and the deadline of its order */
     uint64_t deadline;

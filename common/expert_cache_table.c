@@ -232,6 +232,7 @@ static enum vf_cache_found pin_one(struct vf_expert_cache *c, uint32_t process, 
     (*pins)++;
     s->pin_count++;
     s->is_protected = 0;
+    s->wanted = 0;
     count_use(c, s);
     *data = vf_expert_cache_slot_data(c, slot_index(c, s));
     return VF_CACHE_READY;
@@ -312,12 +313,15 @@ static void announce_event(struct vf_expert_cache *c)
 
 /* ---- loaders ------------------------------------------------------------------------------- */
 
-/* Whether the order may take this slot although it is protected. */
+/* Whether the order may take this slot although it is protected. Of the same deadline (delayed
+ * experts of several layers that are due together), who waits goes before who only prefetched. */
 static bool may_override(const struct cache_slot *s, const struct vf_cache_order *order,
                          uint64_t now_ns)
 {
-    return order->deadline < s->deadline ||
-           (order->demand && now_ns > s->since_ns && now_ns - s->since_ns > VF_CACHE_GRACE_NS);
+    if (order->deadline < s->deadline)
+        return true;
+    return order->demand && ((order->deadline == s->deadline && !s->wanted) ||
+                             (now_ns > s->since_ns && now_ns - s->since_ns > VF_CACHE_GRACE_NS));
 }
 
 /* The slot an order gets: a free one, else the least valuable unprotected one, else the protected
@@ -429,12 +433,12 @@ static void settle(struct vf_expert_cache *c, struct cache_slot *s,
         return;
     }
     s->since_ns = vf_now_ns();
-    s->state = failure ? VF_SLOT_ERROR : VF_SLOT_READY;
     if (failure) {
         s->failure_code = failure->code;
         s->failure_errno = failure->sys_errno;
         s->failure_xxh3 = failure->xxh3_found;
     }
+    s->state = failure ? VF_SLOT_ERROR : VF_SLOT_READY;
 }
 
 enum vf_code vf_expert_cache_finish(struct vf_expert_cache *c, uint32_t io_worker, uint32_t slot,

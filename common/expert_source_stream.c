@@ -16,10 +16,12 @@
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include <zmq.h>
 
-#define CHUNK     64u       /* refs handled per lock of the table and per message */
-#define CHECK_NS  VF_MS(50) /* between looks at whether the I/O workers live */
-#define RESEND_NS VF_S(2)   /* an order may be lost with an I/O worker that was restarted */
+#define CHUNK        64u       /* refs handled per lock of the table and per message */
+#define CHECK_NS     VF_MS(50) /* between looks at whether the I/O workers live */
+#define RESEND_NS    VF_S(2)   /* an order may be lost with an I/O worker that was restarted */
+#define RECONNECT_MS 5
 
 struct io_peer {
     void *socket; /* PUSH */
@@ -398,14 +400,18 @@ static enum vf_code connect_peers(struct stream_source *s,
 {
     uint32_t count = vf_expert_cache_geometry(s->cache)->io_worker_count;
     struct vf_wire_options options = {.type = VF_WIRE_PUSH};
+    const int reconnect_ms = RECONNECT_MS;
     for (uint32_t i = 0; i < count; i++) {
         char endpoint[VF_RUN_ENDPOINT_MAX];
         vf_run_dir_io_endpoint(params->run_dir, i, endpoint);
         struct io_peer *peer = &s->io[s->io_count++];
         peer->pidfd = -1;
         enum vf_code code = vf_wire_open(params->zmq_context, &options, &peer->socket, err);
-        if (code == VF_OK)
-            code = vf_wire_connect(peer->socket, endpoint, err);
+        if (code != VF_OK)
+            return code;
+        /* The workers start at the same time; zmq's own 100 ms would be the first token's wait. */
+        zmq_setsockopt(peer->socket, ZMQ_RECONNECT_IVL, &reconnect_ms, sizeof reconnect_ms);
+        code = vf_wire_connect(peer->socket, endpoint, err);
         if (code != VF_OK)
             return code;
     }

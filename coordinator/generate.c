@@ -1,6 +1,8 @@
 /* The generate command: one request, its text on stdout as it comes. */
 #include "common/cli.h"
+#include "common/clock.h"
 #include "common/json.h"
+#include "common/log.h"
 #include "coordinator/commands.h"
 #include "coordinator/options.h"
 #include "coordinator/output.h"
@@ -19,6 +21,7 @@
 #define PROGRAM            "vflow-coordinator generate"
 #define MAX_TOKENS_DEFAULT 256
 #define POLL_MS            1000
+#define PROGRESS_NS        VF_S(1)
 #define MIB                1048576.0
 
 struct options {
@@ -34,6 +37,7 @@ struct options {
 struct generation {
     const struct options *options;
     int signal_fd;
+    size_t prompt; /* tokens */
     uint32_t *ids; /* [id_count] */
     size_t id_count, id_capacity;
     char *text; /* kept for --json */
@@ -285,11 +289,13 @@ static json_t *stats_json(const struct generation *g, const struct vf_engine_inf
 {
     const struct vf_request_stats *s = &g->stats;
     return json_pack(
-        "{s:I, s:I, s:f, s:f, s:o, s:o, s:o, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:o}",
+        "{s:I, s:I, s:f, s:f, s:o, s:o, s:f, s:o, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:f, "
+        "s:o}",
         "prompt_tokens", (json_int_t)s->prompt_tokens, "generated_tokens",
         (json_int_t)s->generated_tokens, "prefill_seconds", s->prefill_seconds, "decode_seconds",
         s->decode_seconds, "prefill_tokens_per_second", real_or_null(r->prefill_per_s),
-        "decode_tokens_per_second", real_or_null(r->decode_per_s), "weight_bytes_per_token",
+        "decode_tokens_per_second", real_or_null(r->decode_per_s), "compute_seconds",
+        (double)r->totals.compute_ns * 1e-9, "weight_bytes_per_token",
         real_or_null(r->weight_bytes), "experts", info->experts, "drive_bytes_per_token",
         real_or_null(r->drive_bytes), "experts_wanted", (json_int_t)r->totals.experts_wanted,
         "expert_hits", (json_int_t)r->totals.expert_hits, "expert_late",
@@ -364,23 +370,40 @@ static enum vf_code submit(const struct options *o, struct vf_scheduler *s, stru
     for (int i = 0; i < o->stop.count; i++)
         request.stop[i] = o->stop.items[i];
     uint64_t id;
+    g->prompt = count;
     code = vf_scheduler_submit(s, &request, &events, g, &id, err);
     free(ids);
     return code;
+}
+
+/* A bar for prompts that take long, on a terminal; *shown keeps that there is one. */
+static void show_prefill(const struct vf_scheduler *s, uint64_t began_ns, size_t prompt, bool done,
+                         bool *shown)
+{
+    struct vf_scheduler_totals totals;
+    if (vf_now_ns() - began_ns < PROGRESS_NS || (done && !*shown))
+        return;
+    vf_scheduler_totals(s, &totals);
+    if (done || totals.tokens_prefilled < prompt)
+        vf_progress("prefill", done ? prompt : totals.tokens_prefilled, prompt);
+    *shown = !done;
 }
 
 /* Polls until the request has ended; takes the totals of the prefill on the way. */
 static enum vf_code run(struct vf_scheduler *s, struct generation *g, bool measure,
                         struct vf_engine_totals *prefilled, struct vf_err *err)
 {
-    bool snapped = !measure;
+    bool first = true, bar = false;
+    uint64_t began_ns = vf_now_ns();
     enum vf_code code = VF_OK;
     while (!code && !g->ended && !g->code) {
         code = vf_scheduler_poll(s, POLL_MS, NULL, err);
-        if (!code && !snapped && g->id_count > 0) {
+        if (code || !first)
+            continue;
+        first = g->id_count == 0 && !g->ended;
+        show_prefill(s, began_ns, g->prompt, !first, &bar);
+        if (!first && measure)
             code = vf_engine_read_totals(vf_scheduler_engine(s), true, prefilled, err);
-            snapped = true;
-        }
     }
     if (g->code) {
         *err = g->err;

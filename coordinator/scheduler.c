@@ -15,8 +15,8 @@
 #include "common/log.h"
 #include "common/util.h"
 #include "coordinator/engine/engine.h"
+#include "coordinator/request.h"
 #include "coordinator/sampler/sampler.h"
-#include "coordinator/sampler/stop_matcher.h"
 #include "coordinator/tokenizer/tokenizer.h"
 
 #include <inttypes.h>
@@ -24,29 +24,6 @@
 #include <string.h>
 
 #define QUEUE_MAX 1024 /* requests waiting for a slot; clients are told VF_ERR_BUSY beyond */
-
-struct request {
-    uint64_t id;
-    struct request *next; /* in the queue */
-    enum vf_request_kind kind;
-    struct vf_request_events events;
-    void *ctx;
-
-    uint32_t *tokens; /* [limit]: the prompt, then what was generated */
-    uint32_t count, prompt, limit;
-    uint32_t sent;       /* positions whose columns have left */
-    uint32_t received;   /* SCORE: positions whose rows were delivered */
-    uint32_t generation; /* goes up when sent goes back */
-    bool alone;          /* failed in company: its next step is its own */
-    bool ignore_eos;
-    bool cancelled, ended;
-
-    struct vf_sampling sampling;
-    struct vf_detokenizer *detokenizer; /* NULL without tokenizer */
-    struct vf_stop_matcher *stop;       /* NULL without stop strings */
-
-    uint64_t began_ns, first_ns, last_ns; /* first step sent, first and last token */
-};
 
 struct part { /* one sequence's share of a step */
     uint32_t slot;
@@ -141,16 +118,6 @@ enum vf_code vf_scheduler_create(struct vf_engine *engine, struct vf_scheduler *
     return VF_OK;
 }
 
-static void request_destroy(struct request *r)
-{
-    if (!r)
-        return;
-    vf_detokenizer_destroy(r->detokenizer);
-    vf_stop_matcher_destroy(r->stop);
-    free(r->tokens);
-    free(r);
-}
-
 void vf_scheduler_destroy(struct vf_scheduler *s)
 {
     if (!s)
@@ -201,101 +168,20 @@ void vf_scheduler_totals(const struct vf_scheduler *s, struct vf_scheduler_total
 
 /* ---- submit and cancel --------------------------------------------------------------------- */
 
-static enum vf_code check_request(const struct vf_scheduler *s, const struct vf_request *r,
-                                  struct vf_err *err)
-{
-    bool generate = r->kind == VF_REQUEST_GENERATE;
-    if (s->broken) {
-        *err = s->err;
-        return err->code;
-    }
-    if (r->token_count == 0)
-        return vf_err_set(err, VF_ERR_USAGE, "the %s has no tokens", generate ? "prompt" : "text");
-    size_t room = s->info->context - generate; /* at least one token is to be generated */
-    if (r->token_count > room)
-        return vf_err_set(err, VF_ERR_LIMIT,
-                          "the %s has %zu tokens, at most %zu fit the context of %u positions "
-                          "(--ctx)",
-                          generate ? "prompt" : "text", r->token_count, room, s->info->context);
-    for (size_t i = 0; i < r->token_count; i++)
-        if (r->tokens[i] >= s->config->vocab_size)
-            return vf_err_set(err, VF_ERR_USAGE,
-                              "token %zu is %u, the model's vocabulary has ids 0 to %u", i,
-                              r->tokens[i], s->config->vocab_size - 1);
-    if (r->stop_count < 0 || r->stop_count > VF_STOP_STRINGS_MAX)
-        return vf_err_set(err, VF_ERR_USAGE, "%d stop strings found, at most %d are allowed",
-                          r->stop_count, VF_STOP_STRINGS_MAX);
-    if (r->stop_count && !s->tokenizer)
-        return vf_err_set(err, VF_ERR_USAGE, "stop strings need a tokenizer, this model has none");
-    if (s->queued >= QUEUE_MAX)
-        return vf_err_set(err, VF_ERR_BUSY, "%u requests are waiting, more aren't taken",
-                          s->queued);
-    return VF_OK;
-}
-
-/* A generation's text goes on from its prompt's, so the detokenizer hears the prompt first. */
-static enum vf_code prepare_text(struct vf_scheduler *s, struct request *r, struct vf_err *err)
-{
-    enum vf_code code = vf_detokenizer_create(s->tokenizer, true, &r->detokenizer, err);
-    const char *text;
-    size_t n;
-    for (uint32_t i = 0; i < r->prompt && !code; i++)
-        code = vf_detokenizer_push(r->detokenizer, r->tokens[i], &text, &n, err);
-    return code;
-}
-
-static enum vf_code prepare_generate(struct vf_scheduler *s, struct request *r,
-                                     const struct vf_request *from, struct vf_err *err)
-{
-    r->sampling = from->sampling;
-    enum vf_code code = vf_sampling_check(&r->sampling, err);
-    if (!code && from->stop_count)
-        code = vf_stop_matcher_create(from->stop, (size_t)from->stop_count, &r->stop, err);
-    if (!code && s->tokenizer)
-        code = prepare_text(s, r, err);
-    return code;
-}
-
-static enum vf_code request_create(struct vf_scheduler *s, const struct vf_request *from,
-                                   const struct vf_request_events *events, void *ctx,
-                                   struct request **out, struct vf_err *err)
-{
-    struct request *r = calloc(1, sizeof *r);
-    if (!r)
-        return vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for a request");
-    uint64_t limit = from->token_count;
-    if (from->kind == VF_REQUEST_GENERATE)
-        limit = from->max_tokens ? limit + from->max_tokens : s->info->context;
-    r->limit = (uint32_t)vf_min_u64(limit, s->info->context);
-    r->kind = from->kind;
-    r->events = *events;
-    r->ctx = ctx;
-    r->ignore_eos = from->ignore_eos;
-    r->prompt = r->count = (uint32_t)from->token_count;
-    r->tokens = malloc(r->limit * sizeof *r->tokens);
-    enum vf_code code = VF_OK;
-    if (!r->tokens)
-        code = vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for %u tokens", r->limit);
-    else
-        memcpy(r->tokens, from->tokens, r->prompt * sizeof *r->tokens);
-    if (!code && r->kind == VF_REQUEST_GENERATE)
-        code = prepare_generate(s, r, from, err);
-    if (code) {
-        request_destroy(r);
-        return code;
-    }
-    *out = r;
-    return VF_OK;
-}
-
 enum vf_code vf_scheduler_submit(struct vf_scheduler *s, const struct vf_request *request,
                                  const struct vf_request_events *events, void *ctx, uint64_t *id,
                                  struct vf_err *err)
 {
+    if (s->broken) {
+        *err = s->err;
+        return err->code;
+    }
+    if (s->queued >= QUEUE_MAX)
+        return vf_err_set(err, VF_ERR_BUSY, "%u requests are waiting, more aren't taken",
+                          s->queued);
+    const struct request_limits limits = {s->info->context, s->config->vocab_size, s->tokenizer};
     struct request *r = NULL;
-    enum vf_code code = check_request(s, request, err);
-    if (!code)
-        code = request_create(s, request, events, ctx, &r, err);
+    enum vf_code code = request_create(&limits, request, events, ctx, &r, err);
     if (code)
         return code;
     *id = r->id = s->next_id++;
@@ -427,33 +313,18 @@ static void admit(struct vf_scheduler *s)
 
 /* ---- composing a step ---------------------------------------------------------------------- */
 
-/* Auxiliary flows run wherever log-probabilities are wanted. */
-static bool wants_row(const struct request *r, uint32_t position)
-{
-    return r->kind == VF_REQUEST_SCORE || position + 1 >= r->prompt;
-}
-
-static bool decodes(const struct request *r)
-{
-    return r->kind == VF_REQUEST_GENERATE && r->sent >= r->prompt;
-}
-
-static uint32_t waiting(const struct request *r)
-{
-    return r && !r->ended && !r->cancelled ? r->count - r->sent : 0;
-}
-
 struct composition {
     uint32_t *take; /* [sequences]: positions taken of each slot */
     uint32_t columns_left, prompt_left, rows_left;
 };
 
-static void take_decodes(struct vf_scheduler *s, struct composition *c)
+static void take_request_decodes(struct vf_scheduler *s, struct composition *c)
 {
     uint32_t n = s->info->sequences, last = s->next_slot;
     for (uint32_t k = 0; k < n; k++) {
         uint32_t i = (s->next_slot + k) % n;
-        if (!waiting(s->slots[i]) || !decodes(s->slots[i]) || !c->rows_left || !c->columns_left)
+        if (!request_waiting(s->slots[i]) || !request_decodes(s->slots[i]) || !c->rows_left ||
+            !c->columns_left)
             continue;
         c->take[i] = 1;
         c->rows_left--;
@@ -466,20 +337,12 @@ static void take_decodes(struct vf_scheduler *s, struct composition *c)
 /* How much of a prompt or text fits; its last position may have to wait for a row. */
 static uint32_t prompt_share(const struct request *r, const struct composition *c)
 {
-    uint64_t n = vf_min_u64(waiting(r), vf_min_u64(c->prompt_left, c->columns_left));
+    uint64_t n = vf_min_u64(request_waiting(r), vf_min_u64(c->prompt_left, c->columns_left));
     if (r->kind == VF_REQUEST_SCORE)
         return (uint32_t)vf_min_u64(n, c->rows_left);
-    if (n && c->rows_left == 0 && wants_row(r, r->sent + (uint32_t)n - 1))
+    if (n && c->rows_left == 0 && request_wants_row(r, r->sent + (uint32_t)n - 1))
         n--;
     return (uint32_t)n;
-}
-
-static uint32_t rows_of(const struct request *r, uint32_t first, uint32_t count)
-{
-    uint32_t rows = 0;
-    for (uint32_t p = first; p < first + count; p++)
-        rows += wants_row(r, p);
-    return rows;
 }
 
 static void take_prompt(struct vf_scheduler *s, struct composition *c, uint32_t slot)
@@ -489,7 +352,7 @@ static void take_prompt(struct vf_scheduler *s, struct composition *c, uint32_t 
     c->take[slot] = n;
     c->columns_left -= n;
     c->prompt_left -= n;
-    c->rows_left -= rows_of(r, r->sent, n);
+    c->rows_left -= request_rows(r, r->sent, n);
 }
 
 /* The oldest request whose prompt has positions left and none taken. */
@@ -498,7 +361,7 @@ static int oldest_prompt(const struct vf_scheduler *s, const struct composition 
     int best = -1;
     for (uint32_t i = 0; i < s->info->sequences; i++) {
         const struct request *r = s->slots[i];
-        if (!waiting(r) || decodes(r) || c->take[i] || r->id <= after)
+        if (!request_waiting(r) || request_decodes(r) || c->take[i] || r->id <= after)
             continue;
         if (best < 0 || r->id < s->slots[best]->id)
             best = (int)i;
@@ -509,7 +372,7 @@ static int oldest_prompt(const struct vf_scheduler *s, const struct composition 
 static int first_alone(const struct vf_scheduler *s)
 {
     for (uint32_t i = 0; i < s->info->sequences; i++)
-        if (s->slots[i] && s->slots[i]->alone && waiting(s->slots[i]))
+        if (s->slots[i] && s->slots[i]->alone && request_waiting(s->slots[i]))
             return (int)i;
     return -1;
 }
@@ -517,7 +380,7 @@ static int first_alone(const struct vf_scheduler *s)
 static void compose(struct vf_scheduler *s, struct composition *c)
 {
     int alone = first_alone(s);
-    if (alone >= 0 && decodes(s->slots[alone])) {
+    if (alone >= 0 && request_decodes(s->slots[alone])) {
         c->take[alone] = c->rows_left > 0;
         return;
     }
@@ -525,7 +388,7 @@ static void compose(struct vf_scheduler *s, struct composition *c)
         take_prompt(s, c, (uint32_t)alone);
         return;
     }
-    take_decodes(s, c);
+    take_request_decodes(s, c);
     uint64_t after = 0;
     for (int i; c->prompt_left && c->columns_left && (i = oldest_prompt(s, c, after)) >= 0;) {
         after = s->slots[i]->id;
@@ -544,14 +407,14 @@ static uint32_t emit_flow0(struct vf_scheduler *s, const uint32_t *take, struct 
         if (!r || !take[i])
             continue;
         struct part part = {i,       r->id,   r->generation,
-                            r->sent, take[i], rows_of(r, r->sent, take[i])};
+                            r->sent, take[i], request_rows(r, r->sent, take[i])};
         step->parts[step->part_count++] = part;
         for (uint32_t p = part.first; p < part.first + part.count; p++, n++)
             s->columns[n] = (struct vf_step_column){.token = r->tokens[p],
                                                     .position = p,
                                                     .sequence = i,
                                                     .primary = n,
-                                                    .want_row = wants_row(r, p)};
+                                                    .want_row = request_wants_row(r, p)};
     }
     return n;
 }
@@ -619,51 +482,6 @@ static struct request *part_request(const struct vf_scheduler *s, const struct p
     return same && !r->ended && !r->cancelled ? r : NULL;
 }
 
-/* Turns a sampled token into the text that may be shown now. */
-static enum vf_code make_text(struct request *r, uint32_t token, const char **text, size_t *n,
-                              struct vf_err *err)
-{
-    *text = NULL;
-    *n = 0;
-    if (!r->detokenizer)
-        return VF_OK;
-    enum vf_code code = vf_detokenizer_push(r->detokenizer, token, text, n, err);
-    if (!code && r->stop)
-        code = vf_stop_matcher_push(r->stop, *text, *n, text, n, err);
-    return code;
-}
-
-static bool stopped(const struct request *r)
-{
-    return r->stop && vf_stop_matcher_stopped(r->stop);
-}
-
-static void deliver_rest(struct request *r, const char *text, size_t n)
-{
-    if (n)
-        r->events.token(r->ctx, r->id, VF_TOKEN_NONE, text, n);
-}
-
-/* Delivers what was held back. */
-static enum vf_code flush_text(struct request *r, struct vf_err *err)
-{
-    if (!r->detokenizer)
-        return VF_OK;
-    const char *text;
-    size_t n;
-    enum vf_code code = vf_detokenizer_flush(r->detokenizer, &text, &n, err);
-    if (!code && r->stop)
-        code = vf_stop_matcher_push(r->stop, text, n, &text, &n, err);
-    if (code)
-        return code;
-    deliver_rest(r, text, n);
-    if (!r->stop)
-        return VF_OK;
-    vf_stop_matcher_flush(r->stop, &text, &n);
-    deliver_rest(r, text, n);
-    return VF_OK;
-}
-
 static bool is_eos(const struct vf_config *c, uint32_t token)
 {
     for (uint32_t i = 0; i < c->eos_count; i++)
@@ -675,9 +493,9 @@ static bool is_eos(const struct vf_config *c, uint32_t token)
 static enum vf_code finish_generate(struct vf_scheduler *s, struct request *r, enum vf_finish why,
                                     struct vf_err *err)
 {
-    enum vf_code code = flush_text(r, err);
+    enum vf_code code = request_deliver_rest(r, err);
     if (!code)
-        end_done(s, r, stopped(r) ? VF_FINISH_STOP : why);
+        end_done(s, r, request_stopped(r) ? VF_FINISH_STOP : why);
     return code;
 }
 
@@ -685,17 +503,14 @@ static enum vf_code finish_generate(struct vf_scheduler *s, struct request *r, e
 static enum vf_code take_token(struct vf_scheduler *s, struct request *r, uint32_t token,
                                struct vf_err *err)
 {
-    const char *text;
-    size_t n;
     r->tokens[r->count++] = token;
     s->totals.tokens_decoded++;
-    enum vf_code code = make_text(r, token, &text, &n, err);
+    enum vf_code code = request_deliver(r, token, err);
     if (code)
         return code;
-    r->events.token(r->ctx, r->id, token, text, n);
     if (r->cancelled)
         return VF_OK;
-    if (stopped(r))
+    if (request_stopped(r))
         end_done(s, r, VF_FINISH_STOP);
     else if (r->count == r->limit)
         return finish_generate(s, r, VF_FINISH_LENGTH, err);

@@ -8,7 +8,8 @@
 
 #include "common/err.h"
 
-/* *fd is readable once a signal has come; nobody reads it but vf_signals_take. */
+/* SIGINT and SIGHUP that are ignored already stay ignored. *fd is readable once a signal has come;
+ * nobody reads it but vf_signals_take. */
 enum vf_code vf_signals_open(int *fd, struct vf_err *err);
 /* The signal that came, 0 if none did. Takes it out of fd. */
 int vf_signals_take(int fd);

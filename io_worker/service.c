@@ -339,6 +339,7 @@ static enum vf_code open_sockets(struct vf_io_service *s, const struct vf_io_ser
 {
     char endpoint[VF_RUN_ENDPOINT_MAX];
     struct vf_wire_options pull = {.type = VF_WIRE_PULL}, push = {.type = VF_WIRE_PUSH};
+    const int reconnect_ms = RECONNECT_MS;
     vf_run_dir_io_endpoint(params->run_dir, s->index, endpoint);
     enum vf_code code = vf_wire_open(params->zmq_context, &pull, &s->inbox, err);
     if (code == VF_OK)
@@ -349,8 +350,10 @@ static enum vf_code open_sockets(struct vf_io_service *s, const struct vf_io_ser
             continue;
         vf_run_dir_io_endpoint(params->run_dir, i, endpoint);
         code = vf_wire_open(params->zmq_context, &push, &s->peers[i], err);
-        if (code == VF_OK)
-            code = vf_wire_connect(s->peers[i], endpoint, err);
+        if (code != VF_OK)
+            return code;
+        zmq_setsockopt(s->peers[i], ZMQ_RECONNECT_IVL, &reconnect_ms, sizeof reconnect_ms);
+        code = vf_wire_connect(s->peers[i], endpoint, err);
     }
     return code;
 }

@@ -67,8 +67,14 @@ struct vf_tile_place vf_tile_locate(enum vf_quant quant, uint32_t rows, uint32_t
 void vf_expert_parts_init(const struct vf_config *config, enum vf_quant quant,
                           struct vf_expert_parts *parts)
 {
+    vf_expert_parts_init_mixed(config, (const enum vf_quant[]){quant, quant, quant}, parts);
+}
+
+void vf_expert_parts_init_mixed(const struct vf_config *config, const enum vf_quant quant[3],
+                                struct vf_expert_parts *parts)
+{
     memset(parts, 0, sizeof *parts);
-    parts->layout.quant = quant;
+    memcpy(parts->layout.quant, quant, sizeof parts->layout.quant);
     if (!config->expert_count)
         return;
     uint32_t d = config->hidden_size, fe = config->expert_ffn_size;
@@ -79,7 +85,7 @@ void vf_expert_parts_init(const struct vf_config *config, enum vf_quant quant,
     uint64_t at = 0, offset[3];
     for (int part = 0; part < 3; part++) {
         offset[part] = at;
-        at += vf_round_up(vf_matrix_bytes(quant, parts->rows[part], parts->cols[part]),
+        at += vf_round_up(vf_matrix_bytes(quant[part], parts->rows[part], parts->cols[part]),
                           VF_FILE_ALIGN);
         parts->tiles[part] = vf_tile_count(parts->rows[part], parts->cols[part]);
         parts->tile_count += parts->tiles[part];

@@ -52,8 +52,8 @@ struct __attribute__((packed)) vf_disk_header {
     uint64_t file_bytes;
     uint16_t tile_rows, tile_cols;
     uint16_t record_rows, record_cols;
-    uint8_t quant; /* enum vf_quant of every matrix but the routers */
-    uint8_t reserved0[3];
+    uint8_t quant;           /* enum vf_quant of every matrix but the routers, or VF_QUANT_MIXED */
+    uint8_t expert_quant[3]; /* gate, up, down of a mixed file with experts; else 0 */
     uint32_t section_count;
     uint64_t tile_count;
     uint64_t expert_bytes; /* one padded expert record; 0 without experts */
@@ -62,6 +62,9 @@ struct __attribute__((packed)) vf_disk_header {
     uint8_t reserved2[152];
     uint64_t xxh3; /* of the 504 bytes before it */
 };
+
+#define VF_QUANT_MIXED 4u /* each matrix as its entry in the tensor table says */
+_Static_assert(VF_QUANT_MIXED == VF_QUANT_COUNT, "no quantisation has the number of mixed");
 
 #define VF_TENSOR_FLAG_VECTOR 1u
 struct __attribute__((packed)) vf_disk_tensor {
@@ -112,6 +115,7 @@ _Static_assert(offsetof(struct vf_disk_header, tile_cols) == 26, "tile_cols");
 _Static_assert(offsetof(struct vf_disk_header, record_rows) == 28, "record_rows");
 _Static_assert(offsetof(struct vf_disk_header, record_cols) == 30, "record_cols");
 _Static_assert(offsetof(struct vf_disk_header, quant) == 32, "quant");
+_Static_assert(offsetof(struct vf_disk_header, expert_quant) == 33, "expert_quant");
 _Static_assert(offsetof(struct vf_disk_header, section_count) == 36, "section_count");
 _Static_assert(offsetof(struct vf_disk_header, tile_count) == 40, "tile_count");
 _Static_assert(offsetof(struct vf_disk_header, expert_bytes) == 48, "expert_bytes");
@@ -180,12 +184,14 @@ struct vf_expert_parts {
 /* All zero for a model without experts. */
 void vf_expert_parts_init(const struct vf_config *config, enum vf_quant quant,
                           struct vf_expert_parts *parts);
+void vf_expert_parts_init_mixed(const struct vf_config *config, const enum vf_quant quant[3],
+                                struct vf_expert_parts *parts);
 uint64_t vf_expert_part_offset(const struct vf_expert_parts *parts, int part);
 
 /* Where everything of one model goes. */
 struct vf_layout {
     enum vf_file_format format;
-    enum vf_quant quant;
+    uint8_t quant; /* enum vf_quant, or VF_QUANT_MIXED */
     struct {
         uint64_t offset, bytes;
     } sections[VF_SECTION_COUNT + 1]; /* by kind; 0 is unused */
@@ -205,6 +211,11 @@ struct vf_layout {
 enum vf_code vf_layout_init(const struct vf_config *config, enum vf_file_format format,
                             enum vf_quant quant, uint64_t config_bytes, uint64_t tokenizer_bytes,
                             struct vf_layout *out, struct vf_err *err);
+/* The same with a choice for each matrix; a choice that is the same for all isn't mixed. */
+enum vf_code vf_layout_init_mixed(const struct vf_config *config, enum vf_file_format format,
+                                  vf_quant_of_fn *quant_of, void *ctx, uint64_t config_bytes,
+                                  uint64_t tokenizer_bytes, struct vf_layout *out,
+                                  struct vf_err *err);
 void vf_layout_deinit(struct vf_layout *layout);
 /* The table entry of a tensor outside the expert bank, NULL when the model has none. */
 struct vf_disk_tensor *vf_layout_find(const struct vf_layout *layout, struct vf_tensor_id id);

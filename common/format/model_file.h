@@ -33,9 +33,13 @@ struct vf_expert_extent {
 /* Where the three matrices lie inside an expert's record; the same for every expert. */
 struct vf_expert_layout {
     uint64_t gate_offset, up_offset, down_offset;
-    uint64_t bytes; /* padded record */
-    enum vf_quant quant;
+    uint64_t bytes;         /* padded record */
+    enum vf_quant quant[3]; /* gate, up, down */
 };
+
+/* How a matrix is stored, for files that mix quantisations. The experts' three matrices are asked
+ * for once, with layer 0 and expert 0. */
+typedef enum vf_quant vf_quant_of_fn(void *ctx, struct vf_tensor_id id);
 
 /* VF_ERR_NOT_FOUND, VF_ERR_CORRUPT, VF_ERR_UNSUPPORTED (another version), each naming the file, the
  * field, what was found and what is allowed. The file must not shrink while it is open. */
@@ -46,6 +50,8 @@ const char *vf_model_file_path(const struct vf_model_file *f);
 enum vf_file_format vf_model_file_format(const struct vf_model_file *f);
 const struct vf_config *vf_model_file_config(const struct vf_model_file *f);
 uint64_t vf_model_file_bytes(const struct vf_model_file *f);
+/* "q4", ... of every matrix but the routers, or "mixed". */
+const char *vf_model_file_quant_name(const struct vf_model_file *f);
 /* XXH3 of the header; changes when anything but padding changes (tables hold the checksums). */
 uint64_t vf_model_file_fingerprint(const struct vf_model_file *f);
 /* tokenizer.json as stored, UTF-8 but not otherwise checked, without a NUL behind it; *bytes is 0

@@ -8,6 +8,7 @@
 #include "common/format/model_writer.h"
 
 #include "common/format/layout.h"
+#include "common/format/pack.h"
 #include "common/util.h"
 
 #include <errno.h>
@@ -15,8 +16,6 @@
 #include <inttypes.h>
 #include <libgen.h>
 #include <math.h>
-#include <pthread.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,12 +23,6 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-/* Columns packed and written at once: 32 tiles of a stripe. */
-#define CHUNK_COLS   8192u
-#define CHUNK_TILES  (CHUNK_COLS / VF_TILE_COLS)
-#define TILE_WEIGHTS ((size_t)VF_TILE_ROWS * VF_TILE_COLS)
-/* More wouldn't find enough tiles in a chunk. */
-#define THREADS_MAX     16u
 #define PARTS_ALL       7u /* gate, up, down of an expert */
 #define READ_BACK_BYTES (1u << 20)
 
@@ -64,9 +57,9 @@ struct vf_model_writer {
     uint32_t next_row, next_col;
     uint64_t next_offset, next_tile;
     XXH3_state_t *hash;
-    unsigned threads; /* that pack a chunk, this one included */
+    unsigned threads; /* that pack, this one included */
     float *scratch;   /* one tile's f32 for each of them */
-    uint8_t *packed;  /* one chunk's tiles */
+    uint8_t *packed;  /* one piece's tiles */
     uint8_t *buffer;  /* for reading back */
 };
 
@@ -107,13 +100,6 @@ static enum vf_code dump_config(struct vf_model_writer *w, const struct vf_confi
     return VF_OK;
 }
 
-static unsigned cpus_usable(void)
-{
-    cpu_set_t set;
-    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-    return n < 1 ? 1 : n > (int)THREADS_MAX ? THREADS_MAX : (unsigned)n;
-}
-
 static enum vf_code allocate(struct vf_model_writer *w, struct vf_err *err)
 {
     const struct vf_layout *l = &w->layout;
@@ -122,9 +108,9 @@ static enum vf_code allocate(struct vf_model_writer *w, struct vf_err *err)
     w->experts = calloc(experts + 1, sizeof *w->experts);
     w->expert_done = calloc(experts + 1, 1);
     w->hash = XXH3_createState();
-    w->threads = cpus_usable();
-    w->scratch = malloc(w->threads * TILE_WEIGHTS * sizeof *w->scratch);
-    w->packed = malloc(vf_matrix_bytes(VF_QUANT_F32, VF_TILE_ROWS, CHUNK_COLS));
+    w->threads = vf_pack_threads();
+    w->scratch = malloc((size_t)w->threads * VF_TILE_ROWS * VF_TILE_COLS * sizeof *w->scratch);
+    w->packed = malloc(vf_matrix_bytes(VF_QUANT_F32, VF_TILE_ROWS, VF_PACK_COLS_MAX));
     w->buffer = malloc(READ_BACK_BYTES);
     if (!w->done || !w->experts || !w->expert_done || !w->hash || !w->scratch || !w->packed ||
         !w->buffer)
@@ -401,69 +387,12 @@ static enum vf_code write_tile_entries(struct vf_model_writer *w, const struct v
     return vf_pwrite_full(w->fd, tiles, count * sizeof *tiles, offset, w->temp_path, err);
 }
 
-/* A share of a chunk's tiles for one thread: every n-th from first on. */
-struct pack_job {
-    enum vf_quant quant;
-    uint32_t rows, cols; /* of the chunk */
-    const float *src;    /* its first weight */
-    size_t stride;       /* weights from row to row */
-    uint32_t row, col;   /* of that weight in the matrix */
-    uint64_t first, step, count;
-    float *scratch;             /* [TILE_WEIGHTS] */
-    uint8_t *packed;            /* the chunk's */
-    struct vf_disk_tile *tiles; /* the chunk's */
-};
-
-/* A tile's bytes don't depend on what is around it, so it is packed as a matrix of its own. */
-static void *pack_tiles(void *arg)
-{
-    const struct pack_job *job = arg;
-    for (uint64_t i = job->first; i < job->count; i += job->step) {
-        struct vf_tile_place p = vf_tile_locate(job->quant, job->rows, job->cols, i);
-        for (uint32_t r = 0; r < p.rows; r++)
-            memcpy(job->scratch + (size_t)r * p.cols, job->src + r * job->stride + p.col,
-                   p.cols * sizeof *job->src);
-        vf_tile_pack_rows(job->quant, p.rows, p.cols, 0, p.rows, job->scratch,
-                          job->packed + p.offset);
-        job->tiles[i] = (struct vf_disk_tile){
-            .row = job->row,
-            .col = job->col + p.col,
-            .rows = (uint16_t)p.rows,
-            .cols = (uint16_t)p.cols,
-            .xxh3_low = (uint32_t)XXH3_64bits(job->packed + p.offset, p.bytes),
-        };
-    }
-    return NULL;
-}
-
-/* Packs a chunk with all threads; a share whose thread can't start is done here. */
-static void pack_chunk(struct vf_model_writer *w, const struct pack_job *chunk)
-{
-    struct pack_job jobs[THREADS_MAX];
-    pthread_t threads[THREADS_MAX];
-    bool started[THREADS_MAX] = {false};
-    unsigned n = (unsigned)vf_min_u64(w->threads, chunk->count);
-    for (unsigned t = 0; t < n; t++) {
-        jobs[t] = *chunk;
-        jobs[t].first = t;
-        jobs[t].step = n;
-        jobs[t].scratch = w->scratch + t * TILE_WEIGHTS;
-        started[t] = t + 1 < n && pthread_create(&threads[t], NULL, pack_tiles, &jobs[t]) == 0;
-    }
-    for (unsigned t = 0; t < n; t++)
-        if (!started[t])
-            pack_tiles(&jobs[t]);
-    for (unsigned t = 0; t < n; t++)
-        if (started[t])
-            pthread_join(threads[t], NULL);
-}
-
-/* Packs and writes rows x cols weights at (next_row, next_col): at most a stripe of CHUNK_COLS. */
-static enum vf_code put_chunk(struct vf_model_writer *w, uint32_t rows, uint32_t cols,
+/* Packs and writes rows x cols weights at (next_row, next_col). */
+static enum vf_code put_piece(struct vf_model_writer *w, uint32_t rows, uint32_t cols,
                               const float *src, size_t stride, struct vf_err *err)
 {
-    struct vf_disk_tile tiles[CHUNK_TILES];
-    const struct pack_job chunk = {
+    struct vf_disk_tile tiles[VF_PACK_TILES_MAX];
+    const struct vf_pack_piece piece = {
         .quant = w->target.quant,
         .rows = rows,
         .cols = cols,
@@ -471,15 +400,11 @@ static enum vf_code put_chunk(struct vf_model_writer *w, uint32_t rows, uint32_t
         .stride = stride,
         .row = w->next_row,
         .col = w->next_col,
-        .count = vf_tile_count(rows, cols),
-        .packed = w->packed,
-        .tiles = tiles,
     };
-    VF_ASSERT(rows <= VF_TILE_ROWS && chunk.count <= CHUNK_TILES);
-    pack_chunk(w, &chunk);
-    enum vf_code code = append(w, w->packed, vf_matrix_bytes(chunk.quant, rows, cols), err);
+    vf_pack_tiles(&piece, w->threads, w->scratch, w->packed, tiles);
+    enum vf_code code = append(w, w->packed, vf_matrix_bytes(piece.quant, rows, cols), err);
     if (!code)
-        code = write_tile_entries(w, tiles, chunk.count, err);
+        code = write_tile_entries(w, tiles, vf_tile_count(rows, cols), err);
     return code;
 }
 
@@ -488,9 +413,9 @@ static enum vf_code put_stripe(struct vf_model_writer *w, uint32_t rows, uint32_
                                const float *block, struct vf_err *err)
 {
     enum vf_code code = check_weights(w, block, (size_t)rows * cols, cols, err);
-    for (uint32_t begin = 0; begin < cols && !code; begin += CHUNK_COLS) {
-        uint32_t n = (uint32_t)vf_min_u64(CHUNK_COLS, cols - begin);
-        code = put_chunk(w, rows, n, block + begin, cols, err);
+    for (uint32_t begin = 0; begin < cols && !code; begin += VF_PACK_COLS_MAX) {
+        uint32_t n = (uint32_t)vf_min_u64(VF_PACK_COLS_MAX, cols - begin);
+        code = put_piece(w, rows, n, block + begin, cols, err);
         w->next_col += n;
     }
     return code;

@@ -150,25 +150,45 @@ static uint16_t quantise_group(const float *w, float low, float high, int8_t *co
     return half;
 }
 
-static void pack_row_q4(const float *w, uint32_t r, uint8_t *record)
+/* A row's group as rows of groups have it: scale, then codes column by column. */
+static void encode_q4(const float *w, uint8_t *group)
 {
     int8_t code[VF_RECORD_COLS];
-    put_u16(record + 2 * r, quantise_group(w, -8.0f, 7.0f, code));
-    uint8_t *body = record + SCALE_BYTES + 4 * r;
+    put_u16(group, quantise_group(w, -8.0f, 7.0f, code));
     for (uint32_t i = 0; i < VF_RECORD_COLS / 2; i++) {
         unsigned low = (unsigned)(code[i] + 8);
         unsigned high = (unsigned)(code[i + 16] + 8);
-        body[64 * (i / 4) + i % 4] = (uint8_t)(low | high << 4);
+        group[2 + i] = (uint8_t)(low | high << 4);
     }
+}
+
+static void encode_q8(const float *w, uint8_t *group)
+{
+    int8_t code[VF_RECORD_COLS];
+    put_u16(group, quantise_group(w, -127.0f, 127.0f, code));
+    memcpy(group + 2, code, sizeof code);
+}
+
+/* Scale r and every fourth byte quad of the record are row r's. */
+static void place_group(uint32_t group_bytes, const uint8_t *group, uint32_t r, uint8_t *record)
+{
+    memcpy(record + 2 * r, group, 2);
+    for (uint32_t i = 2; i < group_bytes; i += 4)
+        memcpy(record + SCALE_BYTES + 16 * (i - 2) + 4 * r, group + i, 4);
+}
+
+static void pack_row_q4(const float *w, uint32_t r, uint8_t *record)
+{
+    uint8_t group[2 + VF_RECORD_COLS / 2];
+    encode_q4(w, group);
+    place_group(sizeof group, group, r, record);
 }
 
 static void pack_row_q8(const float *w, uint32_t r, uint8_t *record)
 {
-    int8_t code[VF_RECORD_COLS];
-    put_u16(record + 2 * r, quantise_group(w, -127.0f, 127.0f, code));
-    uint8_t *body = record + SCALE_BYTES + 4 * r;
-    for (uint32_t i = 0; i < VF_RECORD_COLS; i++)
-        body[64 * (i / 4) + i % 4] = (uint8_t)code[i];
+    uint8_t group[2 + VF_RECORD_COLS];
+    encode_q8(w, group);
+    place_group(sizeof group, group, r, record);
 }
 
 static void pack_row_f16(const float *w, uint32_t r, uint8_t *record)
@@ -218,6 +238,46 @@ void vf_tile_pack_rows(enum vf_quant quant, uint32_t rows, uint32_t cols, uint32
         for (uint32_t g = 0; g < vf_col_groups(cols); g++)
             pack_record(quant, cols, g, present, block,
                         out + vf_record_offset(quant, rows, cols, rb, g));
+    }
+}
+
+void vf_tile_quantise_row(enum vf_quant quant, uint32_t cols, const float *src, uint8_t *groups)
+{
+    VF_ASSERT(quant == VF_QUANT_Q4 || quant == VF_QUANT_Q8);
+    for (uint32_t col = 0; col < cols; col += VF_RECORD_COLS) {
+        float w[VF_RECORD_COLS] = {0};
+        memcpy(w, src + col, min_u32(VF_RECORD_COLS, cols - col) * sizeof(*w));
+        if (quant == VF_QUANT_Q4)
+            encode_q4(w, groups);
+        else
+            encode_q8(w, groups);
+        groups += vf_group_bytes(quant);
+    }
+}
+
+/* What a row of zeros gives, which is what a padding row holds. */
+static void zero_group(enum vf_quant quant, uint8_t *group)
+{
+    memset(group, quant == VF_QUANT_Q4 ? 0x88 : 0, vf_group_bytes(quant));
+    put_u16(group, 0);
+}
+
+void vf_tile_pack_groups(enum vf_quant quant, uint32_t rows, uint32_t cols, const uint8_t *src,
+                         size_t stride, uint8_t *out)
+{
+    VF_ASSERT(quant == VF_QUANT_Q4 || quant == VF_QUANT_Q8);
+    uint32_t bytes = vf_group_bytes(quant);
+    uint8_t padding[2 + VF_RECORD_COLS];
+    zero_group(quant, padding);
+    for (uint32_t rb = 0; rb < vf_row_blocks(rows); rb++) {
+        for (uint32_t g = 0; g < vf_col_groups(cols); g++) {
+            uint8_t *record = out + vf_record_offset(quant, rows, cols, rb, g);
+            for (uint32_t r = 0; r < VF_RECORD_ROWS; r++) {
+                uint32_t row = rb * VF_RECORD_ROWS + r;
+                place_group(bytes, row < rows ? src + row * stride + (size_t)g * bytes : padding, r,
+                            record);
+            }
+        }
     }
 }
 

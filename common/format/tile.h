@@ -30,11 +30,11 @@
 #define VF_RECORD_COLS 32u
 
 enum vf_quant { /* stored in files: numbers never change */
-    VF_QUANT_F32 = 0,
-    VF_QUANT_F16 = 1,
-    VF_QUANT_Q8 = 2,
-    VF_QUANT_Q4 = 3,
-    VF_QUANT_COUNT
+                VF_QUANT_F32 = 0,
+                VF_QUANT_F16 = 1,
+                VF_QUANT_Q8 = 2,
+                VF_QUANT_Q4 = 3,
+                VF_QUANT_COUNT
 };
 
 /* 2048, 1024, 544, 288. */
@@ -73,6 +73,18 @@ uint64_t vf_record_offset(enum vf_quant quant, uint32_t rows, uint32_t cols, uin
  * unless it reaches the last row. Quantises as MODEL.md section 4. Values are finite. */
 void vf_tile_pack_rows(enum vf_quant quant, uint32_t rows, uint32_t cols, uint32_t row_begin,
                        uint32_t row_count, const float *src, uint8_t *out);
+/* Rows that are quantised already (q4, q8), group by group of 32 columns: an f16 scale, then for q4
+ * 16 bytes, byte i with column i in its low nibble and column 16 + i in its high nibble, for q8
+ * 32 int8. The same numbers as a record's, in another order. */
+static inline uint32_t vf_group_bytes(enum vf_quant quant)
+{
+    return vf_record_bytes(quant) / VF_RECORD_ROWS; /* 18, 34 */
+}
+/* One row [cols] into groups, vf_col_groups(cols) of them, as vf_tile_pack_rows quantises it. */
+void vf_tile_quantise_row(enum vf_quant quant, uint32_t cols, const float *src, uint8_t *groups);
+/* Packs a whole matrix out of such rows, which are stride bytes apart, into out. */
+void vf_tile_pack_groups(enum vf_quant quant, uint32_t rows, uint32_t cols, const uint8_t *src,
+                         size_t stride, uint8_t *out);
 /* The reverse, dequantised: one row into dst[0..cols). Embedding lookup and the inspector. */
 void vf_tile_unpack_row(const struct vf_matrix *m, uint32_t row, float *dst);
 

@@ -65,6 +65,8 @@ static int spawn(const char *path, char **argv, pid_t *pid)
         e = posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     if (!e) /* stdout is for results, and those are the coordinator's */
         e = posix_spawn_file_actions_adddup2(&files, STDERR_FILENO, STDOUT_FILENO);
+    if (!e) /* whatever our parent left open to us */
+        e = posix_spawn_file_actions_addclosefrom_np(&files, STDERR_FILENO + 1);
     if (!e)
         e = posix_spawn(pid, path, &files, &attr, argv, environ);
     posix_spawn_file_actions_destroy(&files);

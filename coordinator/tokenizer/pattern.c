@@ -11,6 +11,8 @@
 /* Backtracking steps at one position of a subject of n bytes: linear use is always allowed. */
 #define STEPS_BASE     1000000u
 #define STEPS_PER_BYTE 64u
+/* Memory of the interpreter, used where the compiled code runs out of stack. */
+#define HEAP_KIB_MAX (256u << 10)
 /* \w of the reference. */
 #define WORD_CLASS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
 
@@ -291,8 +293,10 @@ enum vf_code vf_match_iter_init(struct vf_match_iter *it, const struct vf_patter
         return VF_OK;
     it->data = pcre2_match_data_create(1, NULL);
     it->context = pcre2_match_context_create(NULL);
-    if (it->data && it->context)
+    if (it->data && it->context) {
+        pcre2_set_heap_limit(it->context, HEAP_KIB_MAX);
         return VF_OK;
+    }
     return vf_err_set(err, VF_ERR_NO_MEMORY, "tokenizer: no memory for matching");
 }
 

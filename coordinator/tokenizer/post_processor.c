@@ -23,7 +23,7 @@ static enum vf_code read_special(const struct loader *l, const json_t *specials,
                                  const struct vf_place *p, struct vf_ids *ids)
 {
     static const char *const keys[] = {"id", "ids", "tokens", NULL};
-    struct vf_place at = vf_place_key(p, name);
+    struct vf_place at = vf_place_key(p, vf_json_quote(name, strlen(name)).text);
     const json_t *special = json_object_get(specials, name);
     if (!special)
         return vf_err_set(l->err, VF_ERR_CORRUPT,

@@ -5,10 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Grows an array of `size`-byte elements to hold `need` of them, doubling. */
+/* Grows an array of `size`-byte elements to hold `need` of them, doubling; even for none there is
+ * memory afterwards. */
 static enum vf_code grow(void **data, size_t *cap, size_t need, size_t size, struct vf_err *err)
 {
-    if (need <= *cap)
+    if (*data && need <= *cap)
         return VF_OK;
     size_t cap_new = *cap ? *cap : 64;
     while (cap_new < need)

@@ -82,6 +82,8 @@ static enum vf_code store_texts(struct vf_vocab *v, const json_t *vocab, const s
         enum vf_code code = vf_vocab_set_text(v, id, token, strlen(token), err);
         if (code != VF_OK)
             return code;
+        v->tokens[id].key_offset = v->tokens[id].offset;
+        v->tokens[id].key_len = v->tokens[id].len;
     }
     return VF_OK;
 }
@@ -94,7 +96,7 @@ static uint32_t *slot_of(const struct vf_vocab *v, const char *s, size_t n)
         if (id == VF_NO_TOKEN)
             return &v->slots[i];
         const struct vf_token *t = &v->tokens[id];
-        if (t->len == n && memcmp(v->bytes.data + t->offset, s, n) == 0)
+        if (t->key_len == n && memcmp(v->bytes.data + t->key_offset, s, n) == 0)
             return &v->slots[i];
     }
 }

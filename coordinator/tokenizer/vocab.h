@@ -11,7 +11,8 @@
 #define VF_NO_TOKEN UINT32_MAX
 
 struct vf_token {
-    uint32_t offset, len; /* in bytes; offset is VF_NO_TOKEN for an id without a token */
+    uint32_t offset, len;         /* its text in bytes; offset VF_NO_TOKEN: no such token */
+    uint32_t key_offset, key_len; /* its text in model.vocab; the same but for added tokens */
     bool special;
 };
 struct vf_vocab {
@@ -40,7 +41,7 @@ static inline uint32_t vf_vocab_find_char(const struct vf_vocab *v, uint32_t cp)
 }
 /* True when id has a token; *s is its text. */
 bool vf_vocab_text(const struct vf_vocab *v, uint32_t id, const char **s, size_t *n);
-/* Gives id (below size) a text of its own, for added tokens. */
+/* Gives id (below size) a text, for added tokens. vf_vocab_find doesn't know it. */
 enum vf_code vf_vocab_set_text(struct vf_vocab *v, uint32_t id, const char *s, size_t n,
                                struct vf_err *err);
 

@@ -124,23 +124,43 @@ static void test_never_taken(void)
     drop_cache(c);
 }
 
+/* A demand gets no slot, unless the machine is so busy that the grace has run out since start. */
+static bool is_denied(struct vf_expert_cache *c, uint32_t key, uint64_t deadline, uint64_t start)
+{
+    uint32_t slot;
+    if (begin(c, key, deadline, true, &slot) == VF_CACHE_STARVED)
+        return true;
+    if (vf_now_ns() - start < VF_CACHE_GRACE_NS)
+        return false;
+    vf_run_dir_remove(rd);
+    remove_test_base();
+    printf("# SKIP the machine is too busy for a test that needs a quarter of a second\n");
+    fflush(stdout);
+    _exit(77);
+}
+
 static void test_protection(void)
 {
     struct vf_expert_cache *c = make_cache(1, 1);
     uint32_t slot;
+    uint64_t start = vf_now_ns();
     ok(load(c, 0, 100), "a prefetch is loaded");
     ok(begin(c, 1, 200, false, &slot) == VF_CACHE_STARVED, "a later order doesn't take it");
     ok(begin(c, 1, 100, false, &slot) == VF_CACHE_STARVED, "one of the same deadline doesn't");
-    ok(begin(c, 1, 100, true, &slot) == VF_CACHE_STARVED, "a demand of the same one doesn't");
-    ok(load(c, 1, 99), "an earlier order does");
-    use(c, 1, 99);
+    ok(begin(c, 1, 100, true, &slot) == VF_CACHE_BEGUN,
+       "a demand of the same one does, while nobody waits for the prefetch");
+    finish(c, 1, slot);
+    ok(is_denied(c, 2, 100, start), "another demand has to wait for the first");
+    ok(load(c, 3, 99), "an earlier order does");
+    use(c, 3, 99);
     ok(load(c, 2, 500), "after its use anybody may take it");
 
     const uint8_t *data;
     ok(pin(c, 0, 3, 501, &data) == VF_CACHE_MISSING, "the process moves past a prefetch");
+    start = vf_now_ns();
     ok(load(c, 3, 600), "which isn't protected any more");
     ok(begin(c, 4, 400, false, &slot) == VF_CACHE_STALE, "a prefetch it is past is stale");
-    ok(begin(c, 4, 700, true, &slot) == VF_CACHE_STARVED, "the new one is protected");
+    ok(is_denied(c, 4, 700, start), "the new one is protected");
     usleep((unsigned)(VF_CACHE_GRACE_NS / 1000) + 20000);
     ok(begin(c, 4, 700, false, &slot) == VF_CACHE_STARVED, "against prefetches for good");
     ok(begin(c, 4, 700, true, &slot) == VF_CACHE_BEGUN,
@@ -514,7 +534,7 @@ static void test_broken_tables(void)
 
 int main(void)
 {
-    plan(76);
+    plan(78);
     make_test_base();
     vf_log_init("test", VF_LOG_WARN);
     MUST(vf_run_dir_create(&rd, &must_err));

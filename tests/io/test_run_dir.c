@@ -32,10 +32,11 @@ static void make_shm(const char *name)
     vf_shm_close(&shm);
 }
 
-/* Other tests of this machine may leave dead runs behind at the same time. */
-static bool swept_at_least(int n)
+/* How many it removes isn't looked at: other tests of this machine leave dead runs behind, and
+ * sweep, at the same time. */
+static bool sweep(void)
 {
-    return vf_run_dir_sweep() >= n;
+    return vf_run_dir_sweep() >= 0;
 }
 
 /* ---- names and checks ----------------------------------------------------------------------- */
@@ -81,7 +82,7 @@ static void test_create_and_open(void)
     ok(vf_run_dir_open(want, &no, &err) == VF_ERR_DENIED, "symbolic link refused: %s", err.text);
     unlink(want);
 
-    ok(swept_at_least(0) && exists(path) && shm_exists(name), "a sweep leaves a live run");
+    ok(sweep() && exists(path) && shm_exists(name), "a sweep leaves a live run");
     char held[200];
     snprintf(held, sizeof held, "%s", path);
     vf_run_dir_remove(worker);
@@ -155,7 +156,7 @@ static void test_killed_owner(void)
     struct vf_err err;
     int pidfd;
     pid_t pid = start_owner(&names);
-    ok(swept_at_least(0) && exists(names.path) && shm_exists(names.shm),
+    ok(sweep() && exists(names.path) && shm_exists(names.shm),
        "a sweep leaves another process's live run");
     MUST(vf_run_dir_open(names.path, &worker, &must_err));
     MUST(vf_run_dir_owner_pidfd(worker, &pidfd, &must_err));
@@ -164,8 +165,9 @@ static void test_killed_owner(void)
     kill(pid, SIGKILL);
     ok(poll(&p, 1, 5000) == 1, "the pidfd tells the owner's death");
     close(pidfd);
-    ok(swept_at_least(2), "a sweep removes directory and object, also of an unreaped owner");
-    ok(!exists(names.path) && !shm_exists(names.shm), "nothing is left");
+    sweep();
+    ok(!exists(names.path) && !shm_exists(names.shm),
+       "a sweep removes directory and object, also of an unreaped owner");
     wait_status(pid);
     ok(vf_run_dir_owner_pidfd(worker, &pidfd, &err) == VF_ERR_PEER_LOST, "no pidfd of the dead: %s",
        err.text);
@@ -194,25 +196,25 @@ static void test_leftovers(void)
     touch(victim_file);
 
     make_shm(shm);
-    ok(swept_at_least(1) && !shm_exists(shm), "an object without a directory goes");
+    ok(sweep() && !shm_exists(shm), "an object without a directory goes");
     mkdir(dir, 0700);
-    ok(swept_at_least(1) && !exists(dir), "a directory without a lock goes");
+    ok(sweep() && !exists(dir), "a directory without a lock goes");
 
     if (symlink(victim, dir) != 0)
         DIE("symlink");
-    ok(swept_at_least(0) && exists(victim_file), "a symbolic link in place of one is left");
+    ok(sweep() && exists(victim_file), "a symbolic link in place of one is left");
     unlink(dir);
     mkdir(dir, 0700);
     snprintf(file, sizeof file, "%s/control", dir);
     if (symlink(victim_file, file) != 0)
         DIE("symlink");
-    ok(swept_at_least(1) && !exists(dir) && exists(victim_file),
+    ok(sweep() && !exists(dir) && exists(victim_file),
        "a symbolic link inside goes, its target stays");
 
     make_shm("/vflow-keep-this");
     snprintf(shm, sizeof shm, "/vflow-%s", id);
     make_shm(shm);
-    ok(swept_at_least(0) && shm_exists("/vflow-keep-this") && shm_exists(shm),
+    ok(sweep() && shm_exists("/vflow-keep-this") && shm_exists(shm),
        "names that aren't a run's are left");
     vf_shm_unlink("/vflow-keep-this");
     vf_shm_unlink(shm);
@@ -230,11 +232,11 @@ static void test_other_namespace(void)
     make_shm(shm);
     mkdir(dir, 0700);
     touch(lock);
-    ok(swept_at_least(0) && exists(dir) && shm_exists(shm),
+    ok(sweep() && exists(dir) && shm_exists(shm),
        "a fresh run of another pid namespace can't be proved dead");
     struct timespec old[2] = {{.tv_sec = time(NULL) - 3600}, {.tv_sec = time(NULL) - 3600}};
     utimensat(AT_FDCWD, dir, old, 0);
-    ok(swept_at_least(2) && !exists(dir) && !shm_exists(shm),
+    ok(sweep() && !exists(dir) && !shm_exists(shm),
        "an old one whose lock is free goes, with its objects");
 }
 
@@ -290,7 +292,7 @@ static void test_churn(void)
 
 int main(void)
 {
-    plan(32);
+    plan(31);
     make_test_base();
     vf_run_dir_sweep();
     test_create_and_open();

@@ -51,9 +51,9 @@ def call(program, *args):
 def call_ok(program, *args):
     done = call(program, *args)
     if done.returncode != 0:
-        raise EngineError(
-            f"status {done.returncode}: {program} {' '.join(map(str, args))}: {done.stderr[-1500:]}"
-        )
+        words = [str(a) if len(str(a)) < 60 else str(a)[:50] + "..." for a in args]
+        command = " ".join([program, *words])
+        raise EngineError(f"status {done.returncode}: {command}: {done.stderr.strip()[-1500:]}")
     return done
 
 
@@ -81,6 +81,18 @@ def greedy(model, prompt, count, *options):
         "--json", *options,
     )  # fmt: skip
     return json.loads(done.stdout)["tokens"]
+
+
+def expert_bytes(model):
+    """What a cache needs for one expert, as the coordinator says itself."""
+    done = call(
+        "vflow-coordinator", "score", "--model", model, "--tokens", "1",
+        "--experts", "stream", "--expert-cache", 1,
+    )  # fmt: skip
+    words = done.stderr.split()
+    if done.returncode == 0 or "needs" not in words:
+        raise EngineError(f"a cache of one byte was taken: {done.stderr}")
+    return int(words[words.index("needs") + 1])
 
 
 class Tap:

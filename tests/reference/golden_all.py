@@ -41,24 +41,12 @@ def greedy_case(golden, quant):
     return tokens[:1], tokens[1:]
 
 
-def expert_bytes(model):
-    """What a cache needs for one expert, as the coordinator says itself."""
-    done = engine.call(
-        "vflow-coordinator", "score", "--model", model, "--tokens", "1",
-        "--experts", "stream", "--expert-cache", 1,
-    )  # fmt: skip
-    words = done.stderr.split()
-    if done.returncode == 0 or "needs" not in words:
-        raise engine.EngineError(f"a cache of one byte was taken: {done.stderr}")
-    return int(words[words.index("needs") + 1])
-
-
 def ways(model, quant, experts):
     """The options of every run of one file, with a few words for each."""
     workers = (1, 3) if quant == "q4" else (2,)
     if not experts:
         return [(f"{w} workers", ["--stage-workers", w]) for w in workers]
-    one = expert_bytes(model)
+    one = engine.expert_bytes(model)
     out = []
     for w, n in zip(workers, CACHES):
         for words, options in (

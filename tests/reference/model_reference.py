@@ -323,7 +323,7 @@ class Model:
         """F(y), coupled: H~_j = H_j + b_j H_0, M_j = Wdown H~_j + c_j M_0."""
         if not self.c.ffn:
             return [np.zeros_like(y) for y in ys]
-        out = []
+        out, h0 = [], None
         for flow, y in enumerate(ys):
             gate = self.flow_matrix(layer, flow, "mlp.gate_proj") if self.c.gated else None
             h = self._hidden(y, gate, self.flow_matrix(layer, flow, "mlp.up_proj"))
@@ -408,13 +408,18 @@ class Model:
         w = self.norm_weight("model.norm")
         return [softcap(rms_norm(x, w, self.c.eps) @ head.T, self.c.final_cap) for x in xs]
 
-    def residuals(self, tokens):
+    def residuals(self, tokens, nudge=0.0):
         """What the head reads, one [T, d] a flow."""
         self.length = len(tokens)
-        return STYLES[self.c.style](self, self.embed(tokens))
+        xs = self.embed(tokens)
+        wiggle = np.cos(np.arange(xs[0].size)).reshape(xs[0].shape)
+        return STYLES[self.c.style](self, [x * (1 + nudge * wiggle) for x in xs])
 
-    def score(self, tokens):
-        return readout(self.c, [log_softmax(z) for z in self.logits(self.residuals(tokens))])
+    def score(self, tokens, nudge=0.0):
+        """[T, V]. With a nudge every embedded value is off by up to that share of itself: what
+        becomes of the scores tells how much rounding matters to this model."""
+        xs = self.residuals(tokens, nudge)
+        return readout(self.c, [log_softmax(z) for z in self.logits(xs)])
 
     def greedy(self, prompt, count):
         """Nothing of an auxiliary flow reaches a later position, so scoring anew each time gives

@@ -87,7 +87,8 @@ def _hugging_face(raw, family, rng):
         raw["sliding_window"] = _int(rng, 1, 20) if rng.random() < 0.6 else None
     if family.startswith("qwen"):
         raw["use_sliding_window"] = family != "qwen3_moe" and bool(rng.random() < 0.4)
-        raw["sliding_window"] = _pick(rng, (5, 13) if raw["use_sliding_window"] else (None, 7, 4096))
+        windows = (5, 13) if raw["use_sliding_window"] else (None, 7, 4096)
+        raw["sliding_window"] = _pick(rng, windows)
         raw["max_window_layers"] = _int(rng, 0, raw["num_hidden_layers"])
     if family in ("llama", "qwen3", "qwen3_moe", "olmoe"):
         raw["rope_scaling"] = None
@@ -187,7 +188,8 @@ def _rotation(raw, rng):
 def _flows(raw, rng):
     raw["num_flows"] = _int(rng, 2, 4)
     raw["flow_coupling"] = [c for c in COUPLINGS if rng.random() < 0.75]
-    _maybe(rng, 0.8, raw, "flow_readout", _pick(rng, ("mixture", "mixture", "auxiliary", "primary")))
+    readouts = ("mixture", "mixture", "auxiliary", "primary")
+    _maybe(rng, 0.8, raw, "flow_readout", _pick(rng, readouts))
     _maybe(rng, 0.3, raw, "flow_specific_dense", True)
     if raw.get("num_experts"):
         _maybe(rng, 0.8, raw, "flow_router", _pick(rng, ("replay", "independent")))

@@ -12,7 +12,8 @@ The start of the text is also continued greedily, token by token, and gives the 
 as far as these are clear.
 
 A float32 engine may rightly choose another expert where two router logits nearly coincide, so
-texts on which the reference's closest decision is within ROUTER_MARGIN are drawn anew.
+texts on which the reference's closest decision is within ROUTER_MARGIN are drawn anew. So are texts
+on which a model blows rounding up: a NUDGE of the embeddings moves a score by more than MOVED_MAX.
 """
 
 import argparse
@@ -29,6 +30,8 @@ from random_config import random_config
 LIMITS = {"q4": 1e-3, "f32": 1e-4}
 ARGMAX_GAP = 2e-3
 ROUTER_MARGIN = 3e-5
+NUDGE = 1e-7  # about a float32 rounding
+MOVED_MAX = 1e-5
 TEXT_LENGTH = 40
 LONG_TEXT_LENGTH = 330
 DRAWS = 60
@@ -49,28 +52,39 @@ def text_length(raw):
 
 
 def draw_text(model, length_max, rng):
-    """Tokens, their reference scores; None where every draw meets a near tie in a router."""
+    """Tokens, their reference scores; None where no draw is well-conditioned."""
     for draw in range(DRAWS):
         longest = max(1, length_max * (DRAWS - draw) // DRAWS)
         length = longest if rng.random() < 0.5 else int(rng.integers(1, longest + 1))
         tokens = rng.integers(0, model.c.vocab, length).tolist()
         model.router_margin = np.inf
         log_p = model.score(tokens)
-        if model.router_margin > ROUTER_MARGIN:
+        if model.router_margin <= ROUTER_MARGIN:
+            continue
+        if np.abs(model.score(tokens, NUDGE) - log_p).max() <= MOVED_MAX:
             return tokens, log_p
     return None
 
 
-def run_options(raw, rng):
+def run_options(raw, model, rng):
     """How the processes run: none of it may change a result."""
     options = ["--stage-workers", int(rng.integers(1, min(3, effective_layers(raw)) + 1))]
     options += ["--threads", int(rng.integers(1, 3))]
     options += ["--prefill-chunk", int(rng.integers(1, text_length(raw) + 10))]
     options += ["--kernel", str(rng.choice(["auto", "auto", "scalar"]))]
     if has_experts(raw):
-        options += ["--experts", str(rng.choice(["resident", "stream"]))]
-        if options[-1] == "stream":
-            options += ["--overlap", str(rng.choice(["staged", "sync"]))]
+        options += expert_options(model, rng)
+    return options
+
+
+def expert_options(model, rng):
+    if rng.random() < 0.4:
+        return ["--experts", "resident"]
+    options = ["--experts", "stream", "--io-workers", int(rng.integers(1, 3))]
+    options += ["--overlap", str(rng.choice(["staged", "sync"]))]
+    options += ["--io", str(rng.choice(["direct", "buffered"]))]
+    if rng.random() < 0.7:
+        options += ["--expert-cache", int(rng.integers(1, 9)) * engine.expert_bytes(model)]
     return options
 
 
@@ -104,18 +118,25 @@ def check_greedy(reference, model, tokens, options):
     return got == want, f"{len(want)} greedy" + ("" if got == want else f" {got} for {want}")
 
 
-def try_file(reference, text, model, quant, options, checkpoint):
-    """(good, what was measured) of one converted file."""
+def try_file(raw, checkpoint, model, quant, rng):
+    """(good, what was measured, how it ran) for one converted file."""
+    reference = Model.load(checkpoint, quant)
+    text = draw_text(reference, text_length(raw), rng)
+    if text is None:
+        return True, f"{quant}: no well-conditioned text", ""
     tokens, want = text
+    how = f"{os.path.basename(model)}: tokens {tokens}"
     try:
         engine.convert(checkpoint, model, quant)
+        options = run_options(raw, model, rng)
+        how += " " + " ".join(map(str, options))
         good, seen = compare(engine.score(model, tokens, *options), want, quant)
         if quant == "q4":
             same, greedy = check_greedy(reference, model, tokens, options)
             good, seen = good and same, f"{seen}, {greedy}"
-        return good, seen
+        return good, seen, how
     except engine.EngineError as e:
-        return False, f"{quant}: {e}"
+        return False, f"{quant}: {e}", how
 
 
 def try_model(seed, directory):
@@ -126,17 +147,11 @@ def try_model(seed, directory):
     write_checkpoint(checkpoint, raw, random_tensors(raw, rng), rng)
     good, results, details = True, [], [json.dumps(raw)]
     for quant, suffix in zip(LIMITS, rng.permutation(["vflow", "cflow"])):
-        reference = Model.load(checkpoint, quant)
-        text = draw_text(reference, text_length(raw), rng)
-        options = run_options(raw, rng)
-        if text is None:
-            results.append(f"{quant}: no text without a near tie")
-            continue
-        details.append(f"{quant}: .{suffix} {' '.join(map(str, options))}, tokens {text[0]}")
         model = os.path.join(directory, f"{quant}.{suffix}")
-        fine, seen = try_file(reference, text, model, quant, options, checkpoint)
+        fine, seen, how = try_file(raw, checkpoint, model, quant, rng)
         good &= fine
         results.append(seen)
+        details.append(how)
     return good, f"seed {seed} {summary(raw)}: {', '.join(results)}", details
 
 

@@ -59,6 +59,9 @@ def config_cases():
         ("hidden_size", 0),
         ("num_hidden_layers", 0),
         ("num_attention_heads", 0),
+        ("num_key_value_heads", 3),
+        ("intermediate_size", 0),
+        ("sliding_windows", 4),
         ("vocab_size", None),
         ("vocab_size", 1e12),
         ("head_dim", 7),
@@ -88,6 +91,13 @@ def config_cases():
         out.append((f"{key} = {value!r}", {**EXPERTS, **FLOWS, key: value}, key))
     scaling = {**LLAMA, "rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}
     out.append(("llama with rope_scaling dynamic", scaling, "dynamic"))
+    for key, value in (("attention_bias", True), ("mlp_bias", True), ("dense_delay", 1)):
+        out.append((f"llama with {key} = {value!r}", {**LLAMA, key: value}, key))
+    more = {**LLAMA, "combine_style": "pipeline_registers"}
+    out.append(("llama with a combine style", more, "combine_style"))
+    moe = {**LLAMA, "model_type": "qwen3_moe", **EXPERTS}
+    for key, value in (("decoder_sparse_step", 2), ("mlp_only_layers", [1])):
+        out.append((f"qwen3_moe with {key} = {value!r}", {**moe, key: value}, key))
     return out
 
 
@@ -110,12 +120,16 @@ def tensor_cases():
 
         return change
 
+    def huge(t):
+        t[name][3, 5] = 1e6  # a group's scale is an f16
+
     return [
         ("a missing tensor", drop, name),
         ("an extra tensor", extra, "model.layers.1.self_attn.k_proj.bias"),
         ("a misshapen tensor", reshape, name),
-        ("a NaN", poison(np.nan), name),
-        ("an infinity", poison(-np.inf), name),
+        ("a NaN", poison(np.nan), "layer 1 k_proj"),
+        ("an infinity", poison(-np.inf), "layer 1 k_proj"),
+        ("a weight that q4 can't hold", huge, "layer 1 k_proj"),
     ]
 
 
@@ -130,7 +144,8 @@ def best_tensors(raw):
 def refused(raw, tensors, word):
     """(good, what was seen)"""
     with engine.scratch_dir() as directory:
-        checkpoint, model = os.path.join(directory, "checkpoint"), os.path.join(directory, "m.vflow")
+        checkpoint = os.path.join(directory, "checkpoint")
+        model = os.path.join(directory, "m.vflow")
         write_checkpoint(checkpoint, raw, tensors)
         done = engine.call("vflow-convert", checkpoint, "-o", model)
         left = [f for f in os.listdir(directory) if f != "checkpoint"]

@@ -60,6 +60,7 @@ const variants = [
     [`split ${b} ${i}`, 'tinystories2k', [pre(split({String: ' '}, b, i), split(regex('\\p{P}'), b, !i), byteLevel)]])),
   ['flags', 'tinystories2k', [[['normalizer'], {type: 'NFKC'}], [['added_tokens'], [eot, ...flags(2048)]]]],
   ['flags prepend', 'stories260k', [[['added_tokens'], [...llamaSpecials, ...flags(512)]]]],
+  ['normalized known', 'stories260k', [[['model', 'ignore_merges'], true], [['added_tokens'], [added(0, '<unk>', {special: true}), added(1, '<s>', {normalized: true}), added(2, '</s>', {special: true}), added(259, '▁t', {normalized: true})]]]],
   ['normalizers', 'tinystories2k', [[['normalizer'], {type: 'Sequence', normalizers: [{type: 'NFD'}, {type: 'Replace', pattern: regex('\\p{M}+'), content: ''},
     {type: 'Replace', pattern: {String: '--'}, content: '—'}, {type: 'Replace', pattern: regex(' {2,}'), content: ' '}, {type: 'Prepend', prepend: '>'}]}]]],
   ['nfkd', 'tinystories2k', [[['normalizer'], {type: 'NFKD'}]]],

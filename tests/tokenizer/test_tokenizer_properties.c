@@ -429,6 +429,65 @@ static void check_long(int which)
     ok(good && worst < 30, "%s: a text of 1 MiB in one word", tokenizer_names[which]);
 }
 
+/* --- hostile expressions --- */
+
+static enum vf_code encode_split(const char *regex, const char *text, size_t n, double *took)
+{
+    json_t *root = json_deep_copy(files[2]);
+    struct vf_err err = {0};
+    struct vf_tokenizer *t;
+    uint32_t *ids;
+    size_t count;
+    json_object_set_new(root, "pre_tokenizer",
+                        json_pack("{s:s, s:{s:s}, s:s, s:b}", "type", "Split", "pattern", "Regex",
+                                  regex, "behavior", "Isolated", "invert", 0));
+    char *json = json_dumps(root, JSON_COMPACT);
+    enum vf_code code = vf_tokenizer_create(json, strlen(json), "split", &t, &err);
+    double begin = seconds();
+    if (code == VF_OK)
+        code = vf_tokenizer_encode(t, text, n, false, &ids, &count, &err);
+    *took = seconds() - begin;
+    if (code == VF_OK)
+        free(ids);
+    else
+        note("%s", err.text);
+    vf_tokenizer_destroy(t);
+    free(json);
+    json_decref(root);
+    return code;
+}
+
+static void check_hostile(void)
+{
+    enum { N = 300000 };
+    char *text = malloc(N);
+    double took = 0;
+    if (!text)
+        abort();
+    memset(text, 'a', N);
+    enum vf_code code = encode_split("(?:a|b)*", text, N, &took);
+    ok(code == VF_OK, "a long match of a group: %.3f s", took);
+    text[30] = '!';
+    code = encode_split("(?:a+)+$", text, 31, &took);
+    ok(code == VF_ERR_LIMIT && took < 10, "endless backtracking is refused: %.3f s", took);
+    free(text);
+}
+
+static void check_empty(void)
+{
+    struct vf_err err = {0};
+    uint32_t *ids = NULL;
+    size_t count = 1, n = 1;
+    char *text = NULL;
+    enum vf_code code = vf_tokenizer_encode(tokenizers[1], NULL, 0, true, &ids, &count, &err);
+    if (code == VF_OK)
+        code = vf_tokenizer_decode(tokenizers[1], NULL, 0, true, &text, &n, &err);
+    ok(code == VF_OK && ids && count == 0 && text && n == 0 && text[0] == 0,
+       "nothing is nothing, and is freed as usual");
+    free(ids);
+    free(text);
+}
+
 /* --- threads --- */
 
 struct job {
@@ -479,7 +538,7 @@ static void check_threads(void)
 int main(void)
 {
     load_all();
-    plan(TOKENIZER_COUNT * 5 + 2);
+    plan(TOKENIZER_COUNT * 5 + 5);
     for (int i = 0; i < TOKENIZER_COUNT; i++) {
         check_round_trip(i);
         check_bytes(i);
@@ -488,6 +547,8 @@ int main(void)
         check_long(i);
     }
     check_bpe();
+    check_hostile();
+    check_empty();
     check_threads();
     unload_all();
     return 0;

@@ -1,0 +1,193 @@
+/* Reads weights: the tile directory, checksums of tensors and experts, zeros between them. */
+#include "common/format/model_file_internal.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <xxhash.h>
+
+/* ---- tiles ---- */
+
+/* The numbers come from the closed form; only the checksum is the directory's. */
+static struct vf_tile_view tile_view(const struct vf_model_file *f, uint64_t entry,
+                                     uint64_t matrix_offset, struct vf_tile_place place)
+{
+    return (struct vf_tile_view){
+        .row = place.row,
+        .col = place.col,
+        .rows = place.rows,
+        .cols = place.cols,
+        .offset = matrix_offset + place.offset,
+        .bytes = place.bytes,
+        .xxh3_low = f->tiles[entry].xxh3_low,
+    };
+}
+
+uint64_t vf_model_file_tile_count(const struct vf_model_file *f, size_t i)
+{
+    VF_ASSERT(i < f->tensor_count);
+    return f->tensors[i].tile_count;
+}
+
+struct vf_tile_view vf_model_file_tile(const struct vf_model_file *f, size_t i, uint64_t tile)
+{
+    VF_ASSERT(i < f->tensor_count && tile < f->tensors[i].tile_count);
+    const struct vf_disk_tensor *t = &f->tensors[i];
+    return tile_view(f, t->tile_begin + tile, t->offset,
+                     vf_tile_locate(t->quant, t->rows, t->cols, tile));
+}
+
+uint64_t vf_model_file_expert_tile_count(const struct vf_model_file *f, int part)
+{
+    return f->expert.tiles[part];
+}
+
+static uint64_t expert_tile_entry(const struct vf_model_file *f, uint32_t layer, uint32_t expert,
+                                  int part, uint64_t tile)
+{
+    uint64_t record = (uint64_t)layer * f->config.expert_count + expert;
+    uint64_t entry = f->expert_tile_begin + record * f->expert.tile_count + tile;
+    for (int before = 0; before < part; before++)
+        entry += f->expert.tiles[before];
+    return entry;
+}
+
+static struct vf_tile_place expert_tile_place(const struct vf_model_file *f, int part,
+                                              uint64_t tile)
+{
+    return vf_tile_locate(f->expert.layout.quant, f->expert.rows[part], f->expert.cols[part], tile);
+}
+
+struct vf_tile_view vf_model_file_expert_tile(const struct vf_model_file *f, uint32_t layer,
+                                              uint32_t expert, int part, uint64_t tile)
+{
+    VF_ASSERT(part >= 0 && part < 3 && tile < f->expert.tiles[part]);
+    uint64_t base = vf_model_file_expert(f, layer, expert).offset;
+    return tile_view(f, expert_tile_entry(f, layer, expert, part, tile),
+                     base + vf_expert_part_offset(&f->expert, part),
+                     expert_tile_place(f, part, tile));
+}
+
+static enum vf_code check_tile(const struct vf_model_file *f, uint64_t entry,
+                               struct vf_tile_place p, struct vf_err *err)
+{
+    const struct vf_disk_tile *t = &f->tiles[entry];
+    if (t->row == p.row && t->col == p.col && t->rows == p.rows && t->cols == p.cols)
+        return VF_OK;
+    return bad(f,
+               "tile directory entry %" PRIu64 " is row %u, column %u, %u x %u, must be row %u,"
+               " column %u, %u x %u",
+               entry, t->row, t->col, t->rows, t->cols, p.row, p.col, p.rows, p.cols);
+}
+
+static enum vf_code check_expert_tiles(const struct vf_model_file *f, uint32_t layer,
+                                       uint32_t expert, struct vf_err *err)
+{
+    enum vf_code code = VF_OK;
+    for (int part = 0; part < 3; part++)
+        for (uint64_t i = 0; i < f->expert.tiles[part] && !code; i++)
+            code = check_tile(f, expert_tile_entry(f, layer, expert, part, i),
+                              expert_tile_place(f, part, i), err);
+    return code;
+}
+
+enum vf_code vf_model_file_verify_tiles(const struct vf_model_file *f, struct vf_err *err)
+{
+    struct vf_file_range s = f->sections[VF_SECTION_TILES];
+    uint64_t stored = f->header->sections[VF_SECTION_TILES - 1].xxh3;
+    if (XXH3_64bits(f->map + s.offset, s.bytes) != stored)
+        return bad(f,
+                   "section tile directory: its bytes don't give the stored checksum %016" PRIx64,
+                   stored);
+    enum vf_code code = VF_OK;
+    for (size_t i = 0; i < f->tensor_count; i++) {
+        const struct vf_disk_tensor *t = &f->tensors[i];
+        for (uint64_t tile = 0; tile < t->tile_count && !code; tile++)
+            code = check_tile(f, t->tile_begin + tile,
+                              vf_tile_locate(t->quant, t->rows, t->cols, tile), err);
+    }
+    for (uint32_t layer = 0; layer < f->config.layer_count && !code; layer++)
+        for (uint32_t e = 0; e < f->config.expert_count && !code; e++)
+            code = check_expert_tiles(f, layer, e, err);
+    return code;
+}
+
+/* ---- checksums of the weights ---- */
+
+/* Says which tile of a matrix is broken, or nothing when the directory finds none. */
+static void name_broken_tile(const struct vf_tile_view *t, const uint8_t *data, char *text,
+                             size_t size)
+{
+    if (!*text && (uint32_t)XXH3_64bits(data, t->bytes) != t->xxh3_low)
+        snprintf(text, size, ", first in the tile at row %u, column %u", t->row, t->col);
+}
+
+enum vf_code vf_model_file_verify_tensor(const struct vf_model_file *f, struct vf_tensor_id id,
+                                         struct vf_err *err)
+{
+    char label[VF_TENSOR_LABEL_BYTES], where[80] = "";
+    vf_tensor_label(id, label, sizeof label);
+    uint32_t i = vf_model_find_entry(f, id);
+    if (i == VF_ENTRY_NONE)
+        return vf_model_bad(f, VF_ERR_INTERNAL, err, "asked to verify %s, which the model lacks",
+                            label);
+    const struct vf_disk_tensor *t = &f->tensors[i];
+    uint64_t sum = XXH3_64bits(f->map + t->offset, t->bytes);
+    if (sum == t->xxh3)
+        return VF_OK;
+    for (uint64_t tile = 0; tile < t->tile_count && !*where; tile++) {
+        struct vf_tile_view v = vf_model_file_tile(f, i, tile);
+        name_broken_tile(&v, f->map + v.offset, where, sizeof where);
+    }
+    return bad(f,
+               "tensor %s at %" PRIu64 ": its bytes give checksum %016" PRIx64
+               ", stored is %016" PRIx64 "%s",
+               label, (uint64_t)t->offset, sum, (uint64_t)t->xxh3, where);
+}
+
+enum vf_code vf_model_file_verify_expert(const struct vf_model_file *f, uint32_t layer,
+                                         uint32_t expert, const uint8_t *data, struct vf_err *err)
+{
+    static const char *const part_words[3] = {"gate", "up", "down"};
+    struct vf_expert_extent e = vf_model_file_expert(f, layer, expert);
+    uint64_t sum = XXH3_64bits(data, e.bytes);
+    if (sum == e.xxh3)
+        return VF_OK;
+    char where[80] = "";
+    const char *part_word = "";
+    for (int part = 0; part < 3 && !*where; part++) {
+        part_word = part_words[part];
+        for (uint64_t i = 0; i < f->expert.tiles[part] && !*where; i++) {
+            struct vf_tile_view v = vf_model_file_expert_tile(f, layer, expert, part, i);
+            name_broken_tile(&v, data + (v.offset - e.offset), where, sizeof where);
+        }
+    }
+    return bad(f,
+               "layer %u expert %u at %" PRIu64 ": its bytes give checksum %016" PRIx64
+               ", stored is %016" PRIx64 "%s%s%s",
+               layer, expert, e.offset, sum, e.xxh3, where, *where ? " of its " : "",
+               *where ? part_word : "");
+}
+
+/* ---- padding ---- */
+
+enum vf_code vf_model_file_verify_padding(const struct vf_model_file *f, struct vf_err *err)
+{
+    struct vf_extent *x = NULL;
+    size_t count = 0;
+    enum vf_code code = vf_model_list_extents(f, &x, &count, err);
+    if (code)
+        return code;
+    /* Only the weight sections have bytes that no table accounts for. */
+    uint64_t at = f->sections[VF_SECTION_VECTORS].offset;
+    uint64_t end = f->sections[VF_SECTION_TILES].offset;
+    for (size_t i = 0; i <= count && !code; i++) {
+        uint64_t begin = i < count ? x[i].begin : end;
+        if (begin > at && !vf_all_zero(f->map + at, begin - at))
+            code =
+                bad(f, "a padding byte between %" PRIu64 " and %" PRIu64 " isn't zero", at, begin);
+        at = i < count ? x[i].end : end;
+    }
+    free(x);
+    return code;
+}

@@ -1,0 +1,63 @@
+/* One request from submit to its end: its tokens, what of them has left in steps, and its text.
+ *
+ * Internal to the scheduler, which owns every request and calls this from its one thread.
+ */
+#ifndef VF_COORDINATOR_REQUEST_H
+#define VF_COORDINATOR_REQUEST_H
+
+#include "coordinator/sampler/stop_matcher.h"
+#include "coordinator/scheduler.h"
+#include "coordinator/tokenizer/tokenizer.h"
+
+struct request {
+    uint64_t id;
+    struct request *next; /* in the queue */
+    enum vf_request_kind kind;
+    struct vf_request_events events;
+    void *ctx;
+
+    uint32_t *tokens; /* [limit]: the prompt, then what was generated */
+    uint32_t count, prompt, limit;
+    uint32_t sent;       /* positions whose columns have left */
+    uint32_t received;   /* SCORE: positions whose rows were delivered */
+    uint32_t generation; /* goes up when sent goes back */
+    bool alone;          /* failed in company: its next step is its own */
+    bool ignore_eos;
+    bool cancelled, ended;
+
+    struct vf_sampling sampling;
+    struct vf_detokenizer *detokenizer; /* NULL without tokenizer */
+    struct vf_stop_matcher *stop;       /* NULL without stop strings */
+    char *prompt_rest; /* the end of the prompt's text, where the detokenizer still has it */
+    size_t prompt_rest_bytes;
+
+    uint64_t began_ns, first_ns, last_ns; /* first step sent, first and last token */
+};
+
+struct request_limits { /* of the model and the engine */
+    uint32_t context, vocab_size;
+    const struct vf_tokenizer *tokenizer; /* NULL: none */
+};
+
+/* Checks and copies from. */
+enum vf_code request_create(const struct request_limits *limits, const struct vf_request *from,
+                            const struct vf_request_events *events, void *ctx, struct request **out,
+                            struct vf_err *err);
+void request_destroy(struct request *r); /* NULL is fine */
+
+/* Whether log-probabilities of a position are wanted; auxiliary flows run exactly there. */
+bool request_wants_row(const struct request *r, uint32_t position);
+/* Positions of [first, first + count) whose rows are wanted. */
+uint32_t request_rows(const struct request *r, uint32_t first, uint32_t count);
+/* Its prompt has left: it computes one token at a time. */
+bool request_decodes(const struct request *r);
+/* Positions to be sent; 0 for an ended request and for NULL. */
+uint32_t request_waiting(const struct request *r);
+
+/* Delivers a sampled token with the text that may be shown now. */
+enum vf_code request_deliver(struct request *r, uint32_t token, struct vf_err *err);
+/* Delivers the text that was held back; the request is about to end. */
+enum vf_code request_deliver_rest(struct request *r, struct vf_err *err);
+bool request_stopped(const struct request *r); /* by a stop string */
+
+#endif
