@@ -14,6 +14,7 @@
 
 /* Subcommands; argv[0] is the subcommand. Each returns the exit status. */
 int bench_make_model(int argc, char **argv);
+int bench_decode(int argc, char **argv);
 int bench_flows(int argc, char **argv);
 
 /* Named geometries for make-model. NULL-terminated. */

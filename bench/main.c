@@ -13,6 +13,7 @@ static const struct {
     const char *what;
 } commands[] = {
     {"make-model", bench_make_model, "write a model of random weights of a named geometry"},
+    {"decode", bench_decode, "decode and prefill of a model, as a share of the read ceiling"},
     {"flows", bench_flows, "decode time with auxiliary flows over decode time with one flow"},
 };
 

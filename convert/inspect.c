@@ -163,7 +163,7 @@ static void print_geometry(const struct inspection *in)
     fprintf(out, "  %-12s %s, dense delay %u, expert delay %u\n", "style", vf_style_name(c->style),
             c->dense_delay, c->expert_delay);
     fprintf(out, "  %-12s %" PRIu64 ", matrices as %s\n", "parameters", vf_config_param_count(c),
-            vf_quant_name(vf_model_file_expert_layout(in->f).quant));
+            vf_model_file_quant_name(in->f));
     fprintf(out, "  %-12s %u, hidden size %u\n", "layers", c->layer_count, c->hidden_size);
     fprintf(out, "  %-12s %u heads and %u KV heads of %u", "attention", c->head_count,
             c->kv_head_count, c->head_dim);
@@ -347,8 +347,7 @@ static bool print_json(struct inspection *in)
         put_member(in, "format", json_string(format_name(in->f))) &&
         put_member(in, "file_bytes", json_integer((json_int_t)vf_model_file_bytes(in->f))) &&
         put_member(in, "fingerprint", hex(vf_model_file_fingerprint(in->f))) &&
-        put_member(in, "quant",
-                   json_string(vf_quant_name(vf_model_file_expert_layout(in->f).quant))) &&
+        put_member(in, "quant", json_string(vf_model_file_quant_name(in->f))) &&
         put_member(in, "parameters", json_integer((json_int_t)vf_config_param_count(in->config))) &&
         put_member(in, "tokenizer_bytes", json_integer((json_int_t)in->tokenizer_bytes)) &&
         put_member(in, "config", vf_config_to_json(in->config)) &&

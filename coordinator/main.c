@@ -1,7 +1,9 @@
 #include "coordinator/commands.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static const struct command {
     const char *name;
@@ -25,8 +27,21 @@ static void print_usage(FILE *f)
                "128 + n when signal n ended it.\n");
 }
 
+/* Descriptors 0 to 2 are ours even when they were closed: a file that got number 1 would receive
+ * the results. Opened for reading, so that writing is an error. */
+static void occupy_standard_fds(void)
+{
+    int fd;
+    do
+        fd = open("/dev/null", O_RDONLY);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd >= 0)
+        close(fd);
+}
+
 int main(int argc, char **argv)
 {
+    occupy_standard_fds();
     const char *word = argc > 1 ? argv[1] : "";
     if (strcmp(word, "--help") == 0) {
         print_usage(stdout);

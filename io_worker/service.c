@@ -25,6 +25,7 @@
     256                  /* so that a flood of orders doesn't keep completed reads waiting         \
                           */
 #define TRANSIENT_MAX 16 /* EINTR and EAGAIN in a row before they count as a failure */
+#define RECONNECT_MS  5  /* the workers start at the same time; zmq would wait for 100 ms */
 
 struct record_read {
     bool active;

@@ -281,9 +281,10 @@ static uint32_t experts_of_fetch(const struct vf_program *p, const struct vf_op 
 static enum vf_code build_schedule(struct vf_executor *ex, struct vf_err *err)
 {
     const struct vf_program *p = ex->p.program;
+    ex->op_ns = calloc(p->op_count, sizeof *ex->op_ns);
     ex->actions = calloc(p->op_count + 2ull * ex->p.placement->edge_count, sizeof *ex->actions);
     bool *received = calloc(ex->p.placement->edge_count + 1ull, sizeof *received);
-    if (!ex->actions || !received) {
+    if (!ex->op_ns || !ex->actions || !received) {
         free(received);
         return vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for the schedule");
     }
@@ -705,8 +706,12 @@ static enum vf_code run_action(struct vf_executor *ex, struct action act, uint64
 {
     if (act.kind == ACTION_SEND)
         return send(ex, act.index, false, deadline_ns, err);
-    if (act.kind == ACTION_OP)
-        return run_op(ex, &ex->p.program->ops[act.index], err);
+    if (act.kind == ACTION_OP) {
+        uint64_t began = vf_now_ns();
+        enum vf_code code = run_op(ex, &ex->p.program->ops[act.index], err);
+        ex->op_ns[act.index] += vf_now_ns() - began;
+        return code;
+    }
     enum vf_code code = receive(ex, act.index, deadline_ns, peer_failed, err);
     if (code == VF_OK && *peer_failed)
         code = vf_err_set(err, VF_ERR_PEER_LOST, "the step failed on stage worker %u",
@@ -797,7 +802,8 @@ void vf_executor_destroy(struct vf_executor *ex)
     acts_free(&ex->acts2);
     acts_free(&ex->pair_acts);
     acts_free(&ex->pair_acts2);
-    void *owned[] = {ex->layers,
+    void *owned[] = {ex->op_ns,
+                     ex->layers,
                      ex->kv_index,
                      ex->actions,
                      ex->q,
@@ -914,6 +920,11 @@ enum vf_code vf_executor_verify(const struct vf_executor *ex, struct vf_err *err
 uint64_t vf_executor_kv_bytes(const struct vf_executor *ex)
 {
     return vf_kv_cache_bytes(ex->kv);
+}
+
+const uint64_t *vf_executor_op_ns(const struct vf_executor *ex)
+{
+    return ex->op_ns;
 }
 
 void vf_executor_stats(const struct vf_executor *ex, struct vf_executor_stats *out)

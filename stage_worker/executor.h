@@ -64,6 +64,8 @@ enum vf_code vf_executor_run(struct vf_executor *ex, const struct vf_step *step,
                              uint64_t deadline_ns, float *rows, uint32_t *row_count,
                              bool *peer_failed, struct vf_err *err);
 
+/* Time spent in each operation of the program since create; [op_count], zeros for others' ones. */
+const uint64_t *vf_executor_op_ns(const struct vf_executor *ex);
 uint64_t vf_executor_weight_bytes(const struct vf_executor *ex); /* mapped for its operations */
 uint64_t vf_executor_kv_bytes(const struct vf_executor *ex);
 void vf_executor_stats(const struct vf_executor *ex, struct vf_executor_stats *out);

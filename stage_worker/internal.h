@@ -110,6 +110,7 @@ struct vf_executor {
     uint32_t row_count;
 
     struct vf_executor_stats stats;
+    uint64_t *op_ns; /* [op_count] */
 };
 
 static inline float *value_data(const struct vf_executor *ex, vf_value v)

@@ -160,7 +160,7 @@ static int compare_table_order(const void *pa, const void *pb)
 }
 
 static enum vf_code list_tensors(const struct vf_config *config, struct vf_layout *l,
-                                 struct vf_err *err)
+                                 vf_quant_of_fn *quant_of, void *ctx, struct vf_err *err)
 {
     struct vf_tensor_spec *specs = NULL;
     size_t count = 0;
@@ -178,7 +178,7 @@ static enum vf_code list_tensors(const struct vf_config *config, struct vf_layou
         bool f32 = vector || specs[i].id.kind == VF_T_ROUTER;
         l->tensors[i] = (struct vf_disk_tensor){
             .kind = (uint16_t)specs[i].id.kind,
-            .quant = (uint8_t)(f32 ? VF_QUANT_F32 : l->quant),
+            .quant = (uint8_t)(f32 ? VF_QUANT_F32 : quant_of(ctx, specs[i].id)),
             .flags = vector ? VF_TENSOR_FLAG_VECTOR : 0,
             .layer = specs[i].id.layer,
             .flow = specs[i].id.flow,
@@ -314,22 +314,63 @@ static void place_section(struct vf_layout *l, enum vf_section_kind kind, uint64
     l->sections[kind].bytes = c->at - l->sections[kind].offset;
 }
 
+static void choose_expert_quants(const struct vf_config *config, vf_quant_of_fn *quant_of,
+                                 void *ctx, struct vf_expert_parts *parts)
+{
+    enum vf_quant quant[3] = {VF_QUANT_F32, VF_QUANT_F32, VF_QUANT_F32};
+    for (int part = 0; part < 3 && config->expert_count; part++)
+        quant[part] = quant_of(ctx, (struct vf_tensor_id){.kind = VF_T_EXPERT_GATE + part});
+    vf_expert_parts_init_mixed(config, quant, parts);
+}
+
+/* The quantisation that all matrices but the routers share, or VF_QUANT_MIXED. */
+static uint8_t common_quant(const struct vf_layout *l)
+{
+    int common = -1;
+    for (size_t i = 0; i < l->tensor_count; i++) {
+        const struct vf_disk_tensor *t = &l->tensors[i];
+        if (t->flags & VF_TENSOR_FLAG_VECTOR || t->kind == VF_T_ROUTER)
+            continue;
+        if (common >= 0 && common != t->quant)
+            return VF_QUANT_MIXED;
+        common = t->quant;
+    }
+    for (int part = 0; part < 3 && l->expert_count; part++)
+        if (common != (int)l->expert.layout.quant[part])
+            return VF_QUANT_MIXED;
+    return (uint8_t)common; /* every model has an embedding */
+}
+
+static enum vf_quant quant_of_all(void *ctx, struct vf_tensor_id id)
+{
+    (void)id;
+    return *(const enum vf_quant *)ctx;
+}
+
 enum vf_code vf_layout_init(const struct vf_config *config, enum vf_file_format format,
                             enum vf_quant quant, uint64_t config_bytes, uint64_t tokenizer_bytes,
                             struct vf_layout *out, struct vf_err *err)
 {
+    return vf_layout_init_mixed(config, format, quant_of_all, &quant, config_bytes, tokenizer_bytes,
+                                out, err);
+}
+
+enum vf_code vf_layout_init_mixed(const struct vf_config *config, enum vf_file_format format,
+                                  vf_quant_of_fn *quant_of, void *ctx, uint64_t config_bytes,
+                                  uint64_t tokenizer_bytes, struct vf_layout *out,
+                                  struct vf_err *err)
+{
     struct vf_layout *l = out;
-    *l = (struct vf_layout){.format = format,
-                            .quant = quant,
-                            .layer_count = config->layer_count,
-                            .expert_count = config->expert_count};
+    *l = (struct vf_layout){
+        .format = format, .layer_count = config->layer_count, .expert_count = config->expert_count};
     struct cursor c = {.at = VF_FILE_HEADER_BYTES};
-    enum vf_code code = list_tensors(config, l, err);
+    enum vf_code code = list_tensors(config, l, quant_of, ctx, err);
     if (!code)
         code = list_groups(config, l, err);
     if (code)
         goto fail;
-    vf_expert_parts_init(config, quant, &l->expert);
+    choose_expert_quants(config, quant_of, ctx, &l->expert);
+    l->quant = common_quant(l);
     uint64_t experts = (uint64_t)l->layer_count * l->expert_count;
     l->expert_tile_begin = l->tile_count;
     l->tile_count += checked_product(experts, l->expert.tile_count, &c);

@@ -65,10 +65,15 @@ static enum vf_code check_header(struct vf_model_file *f, struct vf_err *err)
         code = check_field(f, fields[i].name, fields[i].found, fields[i].allowed, err);
     if (code)
         return code;
-    if (h->quant >= VF_QUANT_COUNT)
-        return bad(f, "header field quant is %u, must be below %u", h->quant, VF_QUANT_COUNT);
-    if (!vf_all_zero(h->reserved0, sizeof h->reserved0) ||
-        !vf_all_zero(h->reserved2, sizeof h->reserved2))
+    if (h->quant > VF_QUANT_MIXED)
+        return bad(f, "header field quant is %u, must be at most %u", h->quant, VF_QUANT_MIXED);
+    for (int part = 0; part < 3; part++) {
+        unsigned most = h->quant == VF_QUANT_MIXED ? VF_QUANT_COUNT - 1 : 0;
+        if (h->expert_quant[part] > most)
+            return bad(f, "header field expert_quant[%d] is %u, must be at most %u", part,
+                       h->expert_quant[part], most);
+    }
+    if (!vf_all_zero(h->reserved2, sizeof h->reserved2))
         return bad(f, "a reserved header byte isn't zero");
     return VF_OK;
 }
@@ -190,6 +195,8 @@ static enum vf_code check_entry(const struct vf_model_file *f, const struct vf_t
                    spec->rows, spec->cols);
     bool f32 = spec->is_vector || spec->id.kind == VF_T_ROUTER;
     unsigned quant = f32 ? VF_QUANT_F32 : f->header->quant;
+    if (quant == VF_QUANT_MIXED && t->quant < VF_QUANT_COUNT)
+        quant = t->quant;
     unsigned flags = spec->is_vector ? VF_TENSOR_FLAG_VECTOR : 0;
     if (t->quant != quant || t->flags != flags || t->reserved)
         return bad(f, "tensor %s has quant %u, flags %u, reserved word %u, must be %u, %u, 0",
@@ -349,6 +356,15 @@ static enum vf_code check_groups(struct vf_model_file *f, struct vf_err *err)
 
 /* ---- experts ---- */
 
+static void init_expert_parts(struct vf_model_file *f)
+{
+    const struct vf_disk_header *h = f->header;
+    enum vf_quant quant[3];
+    for (int part = 0; part < 3; part++)
+        quant[part] = h->quant == VF_QUANT_MIXED ? h->expert_quant[part] : h->quant;
+    vf_expert_parts_init_mixed(&f->config, quant, &f->expert);
+}
+
 static enum vf_code check_expert(const struct vf_model_file *f, uint32_t layer, uint32_t expert,
                                  struct vf_err *err)
 {
@@ -470,7 +486,7 @@ enum vf_code vf_model_file_check(struct vf_model_file *f, struct vf_err *err)
         code = check_tokenizer(f, err);
     if (code)
         return code;
-    vf_expert_parts_init(&f->config, f->header->quant, &f->expert);
+    init_expert_parts(f);
     code = check_tensors(f, err);
     if (!code)
         code = check_groups(f, err);

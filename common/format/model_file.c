@@ -131,6 +131,11 @@ uint64_t vf_model_file_fingerprint(const struct vf_model_file *f)
     return f->header->xxh3;
 }
 
+const char *vf_model_file_quant_name(const struct vf_model_file *f)
+{
+    return f->header->quant == VF_QUANT_MIXED ? "mixed" : vf_quant_name(f->header->quant);
+}
+
 const char *vf_model_file_tokenizer(const struct vf_model_file *f, size_t *bytes)
 {
     *bytes = f->sections[VF_SECTION_TOKENIZER].bytes;
@@ -182,7 +187,7 @@ void vf_expert_matrices(const struct vf_model_file *f, const uint8_t *data, stru
     for (int part = 0; part < 3; part++)
         *parts[part] =
             (struct vf_matrix){data + vf_expert_part_offset(&f->expert, part), f->expert.rows[part],
-                               f->expert.cols[part], f->expert.layout.quant};
+                               f->expert.cols[part], f->expert.layout.quant[part]};
 }
 
 size_t vf_model_file_tensor_count(const struct vf_model_file *f)

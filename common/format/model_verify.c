@@ -55,7 +55,8 @@ static uint64_t expert_tile_entry(const struct vf_model_file *f, uint32_t layer,
 static struct vf_tile_place expert_tile_place(const struct vf_model_file *f, int part,
                                               uint64_t tile)
 {
-    return vf_tile_locate(f->expert.layout.quant, f->expert.rows[part], f->expert.cols[part], tile);
+    return vf_tile_locate(f->expert.layout.quant[part], f->expert.rows[part], f->expert.cols[part],
+                          tile);
 }
 
 struct vf_tile_view vf_model_file_expert_tile(const struct vf_model_file *f, uint32_t layer,

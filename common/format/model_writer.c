@@ -25,6 +25,7 @@
 
 #define PARTS_ALL       7u /* gate, up, down of an expert */
 #define READ_BACK_BYTES (1u << 20)
+#define F16_EXPONENT    0x7c00u
 
 /* Where a tensor's bytes go. */
 struct target {
@@ -124,6 +125,16 @@ static enum vf_code allocate(struct vf_model_writer *w, struct vf_err *err)
     return VF_OK;
 }
 
+static enum vf_code place_all(struct vf_model_writer *w, const struct vf_model_writer_params *p,
+                              struct vf_err *err)
+{
+    if (p->quant_of)
+        return vf_layout_init_mixed(p->config, p->format, p->quant_of, p->quant_ctx,
+                                    w->config_bytes, w->tokenizer_bytes, &w->layout, err);
+    return vf_layout_init(p->config, p->format, p->quant, w->config_bytes, w->tokenizer_bytes,
+                          &w->layout, err);
+}
+
 static enum vf_code check_params(const struct vf_model_writer_params *p, struct vf_err *err)
 {
     if (p->tokenizer_bytes > VF_TOKENIZER_BYTES_MAX)
@@ -152,8 +163,7 @@ enum vf_code vf_model_writer_create(const struct vf_model_writer_params *params,
     if (!code)
         code = dump_config(w, params->config, err);
     if (!code)
-        code = vf_layout_init(params->config, params->format, params->quant, w->config_bytes,
-                              w->tokenizer_bytes, &w->layout, err);
+        code = place_all(w, params, err);
     if (!code)
         code = allocate(w, err);
     if (!code)
@@ -227,9 +237,10 @@ static enum vf_code find_target(const struct vf_model_writer *w, struct vf_tenso
         *out = (struct target){
             .rows = l->expert.rows[part],
             .cols = l->expert.cols[part],
-            .quant = l->quant,
+            .quant = l->expert.layout.quant[part],
             .offset = w->experts[expert].offset + vf_expert_part_offset(&l->expert, part),
-            .bytes = vf_matrix_bytes(l->quant, l->expert.rows[part], l->expert.cols[part]),
+            .bytes = vf_matrix_bytes(l->expert.layout.quant[part], l->expert.rows[part],
+                                     l->expert.cols[part]),
             .tile_begin = l->expert_tile_begin + expert * l->expert.tile_count,
             .part = part,
             .expert = expert,
@@ -387,35 +398,72 @@ static enum vf_code write_tile_entries(struct vf_model_writer *w, const struct v
     return vf_pwrite_full(w->fd, tiles, count * sizeof *tiles, offset, w->temp_path, err);
 }
 
-/* Packs and writes rows x cols weights at (next_row, next_col). */
-static enum vf_code put_piece(struct vf_model_writer *w, uint32_t rows, uint32_t cols,
-                              const float *src, size_t stride, struct vf_err *err)
+/* What a caller supplies: rows x cols weights, as numbers or as groups. */
+struct block {
+    uint32_t row_begin, row_count, col_begin, col_count;
+    const float *values;
+    const uint8_t *groups;
+};
+
+/* The scales of a block that is quantised already. */
+static enum vf_code check_scales(const struct vf_model_writer *w, const struct block *b,
+                                 struct vf_err *err)
+{
+    uint32_t bytes = vf_group_bytes(w->target.quant), across = vf_col_groups(b->col_count);
+    for (uint32_t r = 0; r < b->row_count; r++) {
+        for (uint32_t g = 0; g < across; g++) {
+            uint16_t scale;
+            memcpy(&scale, b->groups + ((size_t)r * across + g) * bytes, sizeof scale);
+            if ((scale & F16_EXPONENT) != F16_EXPONENT)
+                continue;
+            char label[VF_TENSOR_LABEL_BYTES];
+            return vf_err_set(err, VF_ERR_CORRUPT,
+                              "tensor %s: the scale of row %u, columns %u to %u is %s, must be "
+                              "finite",
+                              vf_tensor_label(w->open_id, label, sizeof label), w->next_row + r,
+                              w->next_col + g * VF_RECORD_COLS,
+                              w->next_col + (g + 1) * VF_RECORD_COLS - 1,
+                              scale & 0x3ffu ? "NaN" : "an infinity");
+        }
+    }
+    return VF_OK;
+}
+
+/* Packs and writes cols columns from column begin of the block on, at (next_row, next_col). */
+static enum vf_code put_piece(struct vf_model_writer *w, const struct block *b, uint32_t begin,
+                              uint32_t cols, struct vf_err *err)
 {
     struct vf_disk_tile tiles[VF_PACK_TILES_MAX];
-    const struct vf_pack_piece piece = {
+    struct vf_pack_piece piece = {
         .quant = w->target.quant,
-        .rows = rows,
+        .rows = b->row_count,
         .cols = cols,
-        .src = src,
-        .stride = stride,
         .row = w->next_row,
         .col = w->next_col,
     };
+    if (b->groups) {
+        size_t bytes = vf_group_bytes(piece.quant);
+        piece.groups = b->groups + vf_col_groups(begin) * bytes;
+        piece.stride = vf_col_groups(b->col_count) * bytes;
+    } else {
+        piece.src = b->values + begin;
+        piece.stride = b->col_count;
+    }
     vf_pack_tiles(&piece, w->threads, w->scratch, w->packed, tiles);
-    enum vf_code code = append(w, w->packed, vf_matrix_bytes(piece.quant, rows, cols), err);
+    enum vf_code code = append(w, w->packed, vf_matrix_bytes(piece.quant, piece.rows, cols), err);
     if (!code)
-        code = write_tile_entries(w, tiles, vf_tile_count(rows, cols), err);
+        code = write_tile_entries(w, tiles, vf_tile_count(piece.rows, cols), err);
     return code;
 }
 
-/* block is [rows, cols]. */
-static enum vf_code put_stripe(struct vf_model_writer *w, uint32_t rows, uint32_t cols,
-                               const float *block, struct vf_err *err)
+static enum vf_code put_stripe(struct vf_model_writer *w, const struct block *b, struct vf_err *err)
 {
-    enum vf_code code = check_weights(w, block, (size_t)rows * cols, cols, err);
-    for (uint32_t begin = 0; begin < cols && !code; begin += VF_PACK_COLS_MAX) {
-        uint32_t n = (uint32_t)vf_min_u64(VF_PACK_COLS_MAX, cols - begin);
-        code = put_piece(w, rows, n, block + begin, cols, err);
+    enum vf_code code = b->groups ? check_scales(w, b, err)
+                                  : check_weights(w, b->values, (size_t)b->row_count * b->col_count,
+                                                  b->col_count, err);
+    for (uint32_t begin = 0; begin < b->col_count && !code; begin += VF_PACK_COLS_MAX) {
+        uint32_t n = (uint32_t)vf_min_u64(VF_PACK_COLS_MAX, b->col_count - begin);
+        code = put_piece(w, b, begin, n, err);
         w->next_col += n;
     }
     return code;
@@ -427,47 +475,68 @@ static enum vf_code put_vector(struct vf_model_writer *w, const float *values, s
     return code ? code : append(w, values, w->target.bytes, err);
 }
 
-static enum vf_code check_block(const struct vf_model_writer *w, uint32_t row_begin,
-                                uint32_t row_count, uint32_t col_begin, uint32_t col_count,
+static enum vf_code check_block(const struct vf_model_writer *w, const struct block *b,
                                 struct vf_err *err)
 {
     const struct target *t = &w->target;
     uint32_t rows = t->vector ? 1 : (uint32_t)vf_min_u64(VF_TILE_ROWS, t->rows - w->next_row);
-    bool cols_ok = col_count && col_count <= t->cols - w->next_col &&
-                   (col_count % VF_TILE_COLS == 0 || col_count == t->cols - w->next_col);
+    bool cols_ok = b->col_count && b->col_count <= t->cols - w->next_col &&
+                   (b->col_count % VF_TILE_COLS == 0 || b->col_count == t->cols - w->next_col);
     char label[VF_TENSOR_LABEL_BYTES];
-    if (row_begin != w->next_row || col_begin != w->next_col || row_count != rows || !cols_ok ||
-        (t->vector && col_count != t->cols))
+    vf_tensor_label(w->open_id, label, sizeof label);
+    if (b->row_begin != w->next_row || b->col_begin != w->next_col || b->row_count != rows ||
+        !cols_ok || (t->vector && b->col_count != t->cols))
         return vf_err_set(err, VF_ERR_INTERNAL,
                           "tensor %s [%u, %u]: a block of %u x %u at row %u, column %u arrived, "
                           "expected %u rows at row %u, column %u",
-                          vf_tensor_label(w->open_id, label, sizeof label), t->rows, t->cols,
-                          row_count, col_count, row_begin, col_begin, rows, w->next_row,
-                          w->next_col);
+                          label, t->rows, t->cols, b->row_count, b->col_count, b->row_begin,
+                          b->col_begin, rows, w->next_row, w->next_col);
+    bool groups = !t->vector && (t->quant == VF_QUANT_Q4 || t->quant == VF_QUANT_Q8) &&
+                  t->cols % VF_RECORD_COLS == 0;
+    if (b->groups && !groups)
+        return vf_err_set(err, VF_ERR_INTERNAL,
+                          "tensor %s [%u, %u]: groups arrived, it is stored as %s", label, t->rows,
+                          t->cols, t->vector ? "a vector" : vf_quant_name(t->quant));
     return VF_OK;
+}
+
+static enum vf_code put_any(struct vf_model_writer *w, struct vf_tensor_id id,
+                            const struct block *b, struct vf_err *err)
+{
+    enum vf_code code = VF_OK;
+    if (!w->open || !same_id(w->open_id, id))
+        code = begin_tensor(w, id, err);
+    if (!code)
+        code = check_block(w, b, err);
+    if (code)
+        return code;
+    if (w->target.vector) {
+        code = put_vector(w, b->values, err);
+        return code ? code : end_tensor(w, err);
+    }
+    code = put_stripe(w, b, err);
+    if (code || w->next_col < w->target.cols)
+        return code;
+    w->next_col = 0;
+    w->next_row += b->row_count;
+    return w->next_row < w->target.rows ? VF_OK : end_tensor(w, err);
 }
 
 enum vf_code vf_model_writer_put_block(struct vf_model_writer *w, struct vf_tensor_id id,
                                        uint32_t row_begin, uint32_t row_count, uint32_t col_begin,
                                        uint32_t col_count, const float *block, struct vf_err *err)
 {
-    enum vf_code code = VF_OK;
-    if (!w->open || !same_id(w->open_id, id))
-        code = begin_tensor(w, id, err);
-    if (!code)
-        code = check_block(w, row_begin, row_count, col_begin, col_count, err);
-    if (code)
-        return code;
-    if (w->target.vector) {
-        code = put_vector(w, block, err);
-        return code ? code : end_tensor(w, err);
-    }
-    code = put_stripe(w, row_count, col_count, block, err);
-    if (code || w->next_col < w->target.cols)
-        return code;
-    w->next_col = 0;
-    w->next_row += row_count;
-    return w->next_row < w->target.rows ? VF_OK : end_tensor(w, err);
+    const struct block b = {row_begin, row_count, col_begin, col_count, block, NULL};
+    return put_any(w, id, &b, err);
+}
+
+enum vf_code vf_model_writer_put_groups(struct vf_model_writer *w, struct vf_tensor_id id,
+                                        uint32_t row_begin, uint32_t row_count, uint32_t col_begin,
+                                        uint32_t col_count, const uint8_t *block,
+                                        struct vf_err *err)
+{
+    const struct block b = {row_begin, row_count, col_begin, col_count, NULL, block};
+    return put_any(w, id, &b, err);
 }
 
 enum vf_code vf_model_writer_put(struct vf_model_writer *w, struct vf_tensor_id id,
@@ -553,7 +622,9 @@ static enum vf_code write_header(struct vf_model_writer *w, struct vf_disk_heade
     h->tile_cols = VF_TILE_COLS;
     h->record_rows = VF_RECORD_ROWS;
     h->record_cols = VF_RECORD_COLS;
-    h->quant = (uint8_t)l->quant;
+    h->quant = l->quant;
+    for (int part = 0; part < 3 && l->quant == VF_QUANT_MIXED && l->expert_count; part++)
+        h->expert_quant[part] = (uint8_t)l->expert.layout.quant[part];
     h->section_count = VF_SECTION_COUNT;
     h->tile_count = l->tile_count;
     h->expert_bytes = l->expert.layout.bytes;

@@ -18,7 +18,9 @@ struct vf_model_writer;
 struct vf_model_writer_params {
     const char *path; /* final name */
     enum vf_file_format format;
-    enum vf_quant quant; /* of every matrix but the router (always f32) */
+    enum vf_quant quant;      /* of every matrix but the router (always f32), unless: */
+    vf_quant_of_fn *quant_of; /* not NULL: of each; called by create only */
+    void *quant_ctx;
     const struct vf_config *config;
     const char *tokenizer; /* tokenizer.json, may be NULL; kept by the caller until finish */
     size_t tokenizer_bytes;
@@ -40,6 +42,13 @@ enum vf_code vf_model_writer_put(struct vf_model_writer *w, struct vf_tensor_id 
 enum vf_code vf_model_writer_put_block(struct vf_model_writer *w, struct vf_tensor_id id,
                                        uint32_t row_begin, uint32_t row_count, uint32_t col_begin,
                                        uint32_t col_count, const float *block, struct vf_err *err);
+/* The same for rows that are quantised already, as q4 or q8 like the tensor: nothing is rounded
+ * again. block is [row_count, col_count / 32] groups as tile.h describes them, and the tensor's
+ * columns are a multiple of 32. A scale that isn't finite is VF_ERR_CORRUPT. */
+enum vf_code vf_model_writer_put_groups(struct vf_model_writer *w, struct vf_tensor_id id,
+                                        uint32_t row_begin, uint32_t row_count, uint32_t col_begin,
+                                        uint32_t col_count, const uint8_t *block,
+                                        struct vf_err *err);
 /* Checks that every tensor is complete, writes tables and header, syncs and renames. */
 enum vf_code vf_model_writer_finish(struct vf_model_writer *w, struct vf_err *err);
 void vf_model_writer_destroy(struct vf_model_writer *w);

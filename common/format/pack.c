@@ -30,10 +30,15 @@ static void pack_tile(const struct share *s, uint64_t i)
     const struct vf_pack_piece *piece = s->piece;
     struct vf_tile_place p = vf_tile_locate(piece->quant, piece->rows, piece->cols, i);
     uint8_t *out = s->packed + p.offset;
-    for (uint32_t r = 0; r < p.rows; r++)
-        memcpy(s->scratch + (size_t)r * p.cols, piece->src + r * piece->stride + p.col,
-               p.cols * sizeof *piece->src);
-    vf_tile_pack_rows(piece->quant, p.rows, p.cols, 0, p.rows, s->scratch, out);
+    if (piece->groups) {
+        size_t into = (size_t)vf_col_groups(p.col) * vf_group_bytes(piece->quant);
+        vf_tile_pack_groups(piece->quant, p.rows, p.cols, piece->groups + into, piece->stride, out);
+    } else {
+        for (uint32_t r = 0; r < p.rows; r++)
+            memcpy(s->scratch + (size_t)r * p.cols, piece->src + r * piece->stride + p.col,
+                   p.cols * sizeof *piece->src);
+        vf_tile_pack_rows(piece->quant, p.rows, p.cols, 0, p.rows, s->scratch, out);
+    }
     s->tiles[i] = (struct vf_disk_tile){
         .row = piece->row,
         .col = piece->col + p.col,

@@ -14,10 +14,11 @@
 
 struct vf_pack_piece {
     enum vf_quant quant;
-    uint32_t rows, cols; /* at most VF_TILE_ROWS and VF_PACK_COLS_MAX */
-    const float *src;    /* first weight */
-    size_t stride;       /* weights from row to row */
-    uint32_t row, col;   /* of the first weight in the matrix */
+    uint32_t rows, cols;   /* at most VF_TILE_ROWS and VF_PACK_COLS_MAX */
+    const float *src;      /* first weight, or NULL: */
+    const uint8_t *groups; /* first group of rows that are quantised already */
+    size_t stride;         /* from row to row: weights of src, bytes of groups */
+    uint32_t row, col;     /* of the first weight in the matrix */
 };
 
 /* CPUs this process may use, from 1 to VF_PACK_THREADS_MAX. */

@@ -524,11 +524,14 @@ enum vf_code engine_turn(struct vf_engine *e, uint64_t deadline_ns,
 enum vf_code engine_wait_ready(struct vf_engine *e, struct vf_err *err)
 {
     enum vf_code code = VF_OK;
+    uint64_t began_ns = vf_now_ns();
+    bool bar = false;
     while (!code && e->ready_count < e->worker_count) {
         bool ignored;
-        code = engine_turn(e, UINT64_MAX, NULL, &ignored, err);
-        if (!code)
-            vf_progress("starting workers", e->ready_count, e->worker_count);
+        code = engine_turn(e, bar ? UINT64_MAX : began_ns + PROGRESS_NS, NULL, &ignored, err);
+        bar |= vf_now_ns() - began_ns >= PROGRESS_NS;
+        if (!code && bar)
+            vf_progress("loading (workers ready)", e->ready_count, e->worker_count);
     }
     return code;
 }

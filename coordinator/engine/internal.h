@@ -25,12 +25,13 @@
 #define HELLO_NS             VF_S(30)
 #define LOAD_BASE_NS         VF_S(60)
 #define LOAD_BYTES_PER_S_MIN (20u << 20)
-#define STEP_NS              VF_S(600)
+#define STEP_NS              VF_S(660) /* longer than a worker waits for another one in a step */
 #define HEARTBEAT_NS         VF_S(5)
 #define SILENCE_NS           VF_S(20) /* an unanswered heartbeat, of a worker that isn't in a step */
 #define BLAME_NS             VF_S(2)  /* for the worker that failed a step to say why */
 #define TOTALS_NS            VF_S(10)
 #define SHUTDOWN_GRACE_NS    VF_S(3)
+#define PROGRESS_NS          VF_S(1) /* loading that takes longer shows a bar on a terminal */
 
 enum worker_state { WORKER_STARTING, WORKER_LOADING, WORKER_READY, WORKER_LOST };
 

@@ -1,9 +1,9 @@
 /* Options of the plan command, and where its output goes. */
 #include "coordinator/plan/plan.h"
 
+#include "common/bandwidth.h"
 #include "common/cli.h"
 #include "common/util.h"
-#include "coordinator/plan/bandwidth.h"
 #include "coordinator/plan/plan_model.h"
 
 #include <errno.h>

@@ -1,8 +1,8 @@
 /* Loads the model, compiles and places its program and adds up bytes. */
 #include "coordinator/plan/plan_model.h"
 
+#include "common/bandwidth.h"
 #include "common/format/layout.h"
-#include "coordinator/plan/bandwidth.h"
 
 #include <stdlib.h>
 #include <string.h>

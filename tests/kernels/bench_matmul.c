@@ -2,9 +2,10 @@
  *
  *   bench_matmul [TIER [ROWS COLS]]      defaults: auto, 32768 x 4096
  *
- * The matrix is much larger than the caches. The ceiling sums the buffer as 64-bit integers with
- * the compiler's vectors. Each figure is the best of several passes; ceiling and kernel alternate,
- * so that both see the same machine.
+ * The matrix is much larger than the caches. The ceiling sums the buffer as 64-bit integers.
+ * Kernel and ceiling take turns, a few stripes each, so that both see the same machine; a figure
+ * is the median over the turns, which a preempted one doesn't move. The last column is the rate
+ * of the tenth fastest turn of a hundred.
  */
 #include "common/kernels/kernels.h"
 
@@ -14,8 +15,10 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#define SECONDS  0.8 /* per figure */
-#define COLS_MAX 16u
+#define SECONDS     1.0 /* per figure */
+#define TURN_BLOCKS 32u /* row blocks: four stripes */
+#define SAMPLES_MAX 65536
+#define COLS_MAX    16u
 
 static double now_s(void)
 {
@@ -58,48 +61,66 @@ __attribute__((target("avx2"))) static uint64_t read_sum(const uint8_t *p, size_
 
 static volatile uint64_t sink;
 
-static double time_read(const struct vf_matrix *m, size_t bytes)
-{
-    double begin = now_s();
-    sink += read_sum(m->data, bytes);
-    return now_s() - begin;
-}
-
 /* ---- the kernels ---- */
 
 static float *x, *scale, *y;
 static int8_t *q;
 static int32_t *sum;
 
-static double time_matmul(vf_matmul_fn *matmul, const struct vf_matrix *m, uint32_t n_col)
+struct samples {
+    double rate[SAMPLES_MAX]; /* GB/s of matrix bytes */
+    size_t count;
+};
+
+static int ascending(const void *a, const void *b)
 {
-    uint32_t stride = vf_col_groups(m->cols) * VF_RECORD_COLS;
-    struct vf_acts acts = {x, q, scale, sum, n_col, m->cols, stride};
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double quantile(struct samples *s, double q)
+{
+    qsort(s->rate, s->count, sizeof(s->rate[0]), ascending);
+    return s->rate[(size_t)((double)(s->count - 1) * q)];
+}
+
+static void take_turn(struct samples *s, vf_matmul_fn *matmul, const struct vf_matrix *m,
+                      const struct vf_acts *acts, uint32_t rb)
+{
+    uint32_t left = vf_row_blocks(m->rows) - rb;
+    uint32_t end = rb + (left < TURN_BLOCKS ? left : TURN_BLOCKS);
+    size_t offset = vf_record_offset(m->quant, m->rows, m->cols, rb, 0);
+    size_t bytes = (size_t)(end - rb) * vf_col_groups(m->cols) * vf_record_bytes(m->quant);
     double begin = now_s();
-    matmul(m, &acts, 0, vf_row_blocks(m->rows), y, m->rows);
-    return now_s() - begin;
+    if (matmul)
+        matmul(m, acts, rb, end, y, m->rows);
+    else
+        sink += read_sum(m->data + offset, bytes);
+    if (s->count < SAMPLES_MAX)
+        s->rate[s->count++] = (double)bytes * 1e-9 / (now_s() - begin);
 }
 
 static void bench(const struct vf_kernels *k, const struct vf_matrix *m, const char *activations,
                   vf_matmul_fn *matmul)
 {
     static const uint32_t n_cols[] = {1, 2, 4, 16};
-    size_t bytes = vf_matrix_bytes(m->quant, m->rows, m->cols);
+    static struct samples product, read;
+    uint32_t stride = vf_col_groups(m->cols) * VF_RECORD_COLS;
     for (size_t i = 0; i < sizeof(n_cols) / sizeof(n_cols[0]); i++) {
-        double read_s = 1e9, matmul_s = 1e9;
-        for (double spent = 0.0; spent < SECONDS;) {
-            double r = time_read(m, bytes);
-            double s = time_matmul(matmul, m, n_cols[i]);
-            read_s = r < read_s ? r : read_s;
-            matmul_s = s < matmul_s ? s : matmul_s;
-            spent += r + s;
-        }
-        double gb = (double)bytes * 1e-9;
-        double gmac = (double)m->rows * m->cols * n_cols[i] * 1e-9;
+        struct vf_acts acts = {x, q, scale, sum, n_cols[i], m->cols, stride};
+        product.count = read.count = 0;
+        uint32_t turn = 0;
+        for (double begin = now_s(); now_s() - begin < SECONDS; turn++)
+            for (uint32_t rb = 0; rb < vf_row_blocks(m->rows); rb += TURN_BLOCKS, turn++)
+                take_turn(turn % 2 ? &read : &product, turn % 2 ? NULL : matmul, m, &acts, rb);
+        double rate = quantile(&product, 0.5), ceiling = quantile(&read, 0.5);
+        double mac_per_byte = (double)m->rows * m->cols * n_cols[i] /
+                              (double)vf_matrix_bytes(m->quant, m->rows, m->cols);
         printf("%-10s %-3s weights %-3s activations %2u columns: %6.2f GB/s, read %6.2f GB/s, "
-               "%3.0f%%, %6.1f Gmac/s\n",
-               k->name, vf_quant_name(m->quant), activations, n_cols[i], gb / matmul_s, gb / read_s,
-               100.0 * read_s / matmul_s, gmac / matmul_s);
+               "%3.0f%%, %6.1f Gmac/s, best %6.2f and %6.2f GB/s\n",
+               k->name, vf_quant_name(m->quant), activations, n_cols[i], rate, ceiling,
+               100.0 * rate / ceiling, rate * mac_per_byte, quantile(&product, 0.9),
+               quantile(&read, 0.9));
     }
 }
 

@@ -219,6 +219,10 @@ static void fill_group(float *x, enum kind kind)
             x[i] = (float)((int)rng_below(509) - 254) * 0.5f;
         x[rng_below(32)] = 127.0f;
     }
+    if (rng_below(8) == 0) { /* subnormal scales of a few units, too coarse for 127 steps */
+        for (uint32_t i = 0; i < 32; i++)
+            x[i] = ldexpf((float)((int)rng_below(600) - 300), -149);
+    }
 }
 
 static bool group_is_right(const float *x, const int8_t *q, float scale, int32_t sum)

@@ -1,6 +1,6 @@
 /* How fast this machine reads memory: the bound of decode, measured in a fraction of a second. */
-#ifndef VF_COORDINATOR_PLAN_BANDWIDTH_H
-#define VF_COORDINATOR_PLAN_BANDWIDTH_H
+#ifndef VF_COMMON_BANDWIDTH_H
+#define VF_COMMON_BANDWIDTH_H
 
 #include "common/err.h"
 

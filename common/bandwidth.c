@@ -1,5 +1,5 @@
 /* Each thread fills and then reads its own slice, so a slice lies on its reader's node. */
-#include "coordinator/plan/bandwidth.h"
+#include "common/bandwidth.h"
 
 #include "common/clock.h"
 
@@ -38,15 +38,36 @@ uint32_t vf_bandwidth_default_threads(void)
     return n > VF_BANDWIDTH_THREADS_MAX ? VF_BANDWIDTH_THREADS_MAX : n;
 }
 
+typedef uint64_t words4 __attribute__((vector_size(32), aligned(8)));
+
+/* Adds up the buffer four cache lines at a time, prefetching as far ahead as the kernels do. */
+static inline __attribute__((always_inline)) uint64_t read_lines(const uint64_t *w, size_t count)
+{
+    words4 sum[8] = {{0}};
+    for (size_t i = 0; i + 32 <= count; i += 32) {
+        for (size_t k = 0; k < 4; k++)
+            __builtin_prefetch(w + i + 768 + 8 * k);
+        for (size_t k = 0; k < 8; k++)
+            sum[k] += *(const words4 *)(w + i + 4 * k);
+    }
+    words4 all = ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
+    return (all[0] + all[1]) + (all[2] + all[3]);
+}
+
+#ifdef __x86_64__
+__attribute__((target("avx2"))) static uint64_t read_wide(const uint64_t *w, size_t count)
+{
+    return read_lines(w, count);
+}
+#endif
+
 static uint64_t read_words(const uint64_t *w, size_t count)
 {
-    uint64_t a[8] = {0}, sum = 0;
-    for (size_t i = 0; i + 8 <= count; i += 8)
-        for (size_t k = 0; k < 8; k++)
-            a[k] += w[i + k];
-    for (size_t k = 0; k < 8; k++)
-        sum += a[k];
-    return sum;
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx2"))
+        return read_wide(w, count);
+#endif
+    return read_lines(w, count);
 }
 
 static void open_gate(struct gate *g, enum gate_state state)

@@ -1,0 +1,259 @@
+/* Metadata and tensor descriptions grow in two buffers until the counts and offsets are known. */
+#include "common/format/gguf_writer.h"
+
+#include "common/util.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define HEADER_BYTES 24u /* magic, version, two counts */
+
+struct buffer {
+    uint8_t *bytes;
+    size_t used, cap;
+};
+
+struct range {
+    uint64_t offset, bytes; /* from the data's first byte */
+};
+
+struct vf_gguf_writer {
+    char *path, *temp_path;
+    int fd;
+    bool failed; /* memory ran out */
+    struct buffer metadata, infos;
+    uint64_t key_count;
+    struct range *tensors;
+    size_t tensor_count, tensor_cap;
+    uint64_t data_bytes, data_begin;
+};
+
+/* ---- create ---- */
+
+static enum vf_code open_temp(struct vf_gguf_writer *w, struct vf_err *err)
+{
+    size_t size = strlen(w->path) + 16;
+    w->temp_path = malloc(size);
+    if (!w->temp_path)
+        return vf_err_set(err, VF_ERR_NO_MEMORY, "%s: no memory", w->path);
+    snprintf(w->temp_path, size, "%s.part-XXXXXX", w->path);
+    w->fd = mkostemp(w->temp_path, O_CLOEXEC);
+    if (w->fd < 0) {
+        int saved = errno;
+        free(w->temp_path);
+        w->temp_path = NULL;
+        return vf_err_errno(err, VF_ERR_IO, saved, "%s: creating a temporary file beside it",
+                            w->path);
+    }
+    mode_t mask = umask(0);
+    umask(mask);
+    if (fchmod(w->fd, 0666 & ~mask) != 0)
+        return vf_err_errno(err, VF_ERR_IO, errno, "%s: setting its mode", w->temp_path);
+    return VF_OK;
+}
+
+enum vf_code vf_gguf_writer_create(const char *path, struct vf_gguf_writer **out,
+                                   struct vf_err *err)
+{
+    struct vf_gguf_writer *w = calloc(1, sizeof *w);
+    if (!w || !(w->path = strdup(path))) {
+        free(w);
+        return vf_err_set(err, VF_ERR_NO_MEMORY, "%s: no memory", path);
+    }
+    w->fd = -1;
+    enum vf_code code = open_temp(w, err);
+    if (code) {
+        vf_gguf_writer_destroy(w);
+        return code;
+    }
+    *out = w;
+    return VF_OK;
+}
+
+void vf_gguf_writer_destroy(struct vf_gguf_writer *w)
+{
+    if (!w)
+        return;
+    if (w->fd >= 0)
+        close(w->fd);
+    if (w->temp_path)
+        unlink(w->temp_path);
+    free(w->metadata.bytes);
+    free(w->infos.bytes);
+    free(w->tensors);
+    free(w->temp_path);
+    free(w->path);
+    free(w);
+}
+
+/* ---- metadata ---- */
+
+static void append(struct vf_gguf_writer *w, struct buffer *b, const void *data, size_t n)
+{
+    if (n > b->cap - b->used && !w->failed) {
+        size_t cap = 2 * b->cap + n + 4096;
+        uint8_t *bytes = realloc(b->bytes, cap);
+        w->failed = !bytes;
+        b->bytes = bytes ? bytes : b->bytes;
+        b->cap = bytes ? cap : b->cap;
+    }
+    if (w->failed || n == 0)
+        return;
+    memcpy(b->bytes + b->used, data, n);
+    b->used += n;
+}
+
+static void append_u32(struct vf_gguf_writer *w, struct buffer *b, uint32_t v)
+{
+    append(w, b, &v, sizeof v);
+}
+
+static void append_u64(struct vf_gguf_writer *w, struct buffer *b, uint64_t v)
+{
+    append(w, b, &v, sizeof v);
+}
+
+static void append_string(struct vf_gguf_writer *w, struct buffer *b, const char *s)
+{
+    append_u64(w, b, strlen(s));
+    append(w, b, s, strlen(s));
+}
+
+static void begin_key(struct vf_gguf_writer *w, const char *key, enum vf_gguf_type type)
+{
+    append_string(w, &w->metadata, key);
+    append_u32(w, &w->metadata, type);
+    w->key_count++;
+}
+
+static void begin_array(struct vf_gguf_writer *w, const char *key, enum vf_gguf_type element,
+                        size_t count)
+{
+    begin_key(w, key, VF_GGUF_ARRAY);
+    append_u32(w, &w->metadata, element);
+    append_u64(w, &w->metadata, count);
+}
+
+void vf_gguf_writer_put_string(struct vf_gguf_writer *w, const char *key, const char *s)
+{
+    begin_key(w, key, VF_GGUF_STRING);
+    append_string(w, &w->metadata, s);
+}
+
+void vf_gguf_writer_put_u32(struct vf_gguf_writer *w, const char *key, uint32_t v)
+{
+    begin_key(w, key, VF_GGUF_U32);
+    append_u32(w, &w->metadata, v);
+}
+
+void vf_gguf_writer_put_f32(struct vf_gguf_writer *w, const char *key, float v)
+{
+    begin_key(w, key, VF_GGUF_F32);
+    append(w, &w->metadata, &v, sizeof v);
+}
+
+void vf_gguf_writer_put_bool(struct vf_gguf_writer *w, const char *key, bool v)
+{
+    const uint8_t byte = v;
+    begin_key(w, key, VF_GGUF_BOOL);
+    append(w, &w->metadata, &byte, 1);
+}
+
+void vf_gguf_writer_put_strings(struct vf_gguf_writer *w, const char *key, const char *const *v,
+                                size_t count)
+{
+    begin_array(w, key, VF_GGUF_STRING, count);
+    for (size_t i = 0; i < count; i++)
+        append_string(w, &w->metadata, v[i]);
+}
+
+void vf_gguf_writer_put_f32s(struct vf_gguf_writer *w, const char *key, const float *v,
+                             size_t count)
+{
+    begin_array(w, key, VF_GGUF_F32, count);
+    append(w, &w->metadata, v, count * sizeof *v);
+}
+
+void vf_gguf_writer_put_i32s(struct vf_gguf_writer *w, const char *key, const int32_t *v,
+                             size_t count)
+{
+    begin_array(w, key, VF_GGUF_I32, count);
+    append(w, &w->metadata, v, count * sizeof *v);
+}
+
+/* ---- tensors ---- */
+
+size_t vf_gguf_writer_add_tensor(struct vf_gguf_writer *w, const char *name, enum vf_ggml_type type,
+                                 const uint64_t *dims, uint32_t rank)
+{
+    uint64_t bytes = vf_ggml_row_bytes(type, dims[0]);
+    append_string(w, &w->infos, name);
+    append_u32(w, &w->infos, rank);
+    for (uint32_t d = 0; d < rank; d++) {
+        append_u64(w, &w->infos, dims[d]);
+        bytes *= d ? dims[d] : 1;
+    }
+    append_u32(w, &w->infos, type);
+    append_u64(w, &w->infos, w->data_bytes);
+    if (w->tensor_count == w->tensor_cap && !w->failed) {
+        size_t cap = 2 * w->tensor_cap + 256;
+        struct range *tensors = realloc(w->tensors, cap * sizeof *tensors);
+        w->failed = !tensors;
+        w->tensors = tensors ? tensors : w->tensors;
+        w->tensor_cap = tensors ? cap : w->tensor_cap;
+    }
+    if (w->failed)
+        return 0;
+    w->tensors[w->tensor_count] = (struct range){w->data_bytes, bytes};
+    w->data_bytes = vf_round_up(w->data_bytes + bytes, VF_GGUF_ALIGN_DEFAULT);
+    return w->tensor_count++;
+}
+
+enum vf_code vf_gguf_writer_begin_data(struct vf_gguf_writer *w, struct vf_err *err)
+{
+    struct buffer head = {0};
+    append(w, &head, "GGUF", 4);
+    append_u32(w, &head, 3);
+    append_u64(w, &head, w->tensor_count);
+    append_u64(w, &head, w->key_count);
+    VF_ASSERT(w->failed || head.used == HEADER_BYTES);
+    append(w, &head, w->metadata.bytes, w->metadata.used);
+    append(w, &head, w->infos.bytes, w->infos.used);
+    enum vf_code code = VF_OK;
+    w->data_begin = vf_round_up(head.used, VF_GGUF_ALIGN_DEFAULT);
+    if (w->failed)
+        code = vf_err_set(err, VF_ERR_NO_MEMORY, "%s: no memory for its metadata", w->path);
+    else if (ftruncate(w->fd, (off_t)(w->data_begin + w->data_bytes)) != 0)
+        code = vf_err_errno(err, VF_ERR_IO, errno, "%s: making a file of %" PRIu64 " bytes",
+                            w->temp_path, w->data_begin + w->data_bytes);
+    else
+        code = vf_pwrite_full(w->fd, head.bytes, head.used, 0, w->temp_path, err);
+    free(head.bytes);
+    return code;
+}
+
+enum vf_code vf_gguf_writer_write(struct vf_gguf_writer *w, size_t tensor, uint64_t begin,
+                                  const void *data, size_t n, struct vf_err *err)
+{
+    VF_ASSERT(tensor < w->tensor_count && w->data_begin);
+    const struct range *r = &w->tensors[tensor];
+    VF_ASSERT(begin <= r->bytes && n <= r->bytes - begin);
+    return vf_pwrite_full(w->fd, data, n, w->data_begin + r->offset + begin, w->temp_path, err);
+}
+
+enum vf_code vf_gguf_writer_finish(struct vf_gguf_writer *w, struct vf_err *err)
+{
+    if (fsync(w->fd) != 0)
+        return vf_err_errno(err, VF_ERR_IO, errno, "%s: fsync", w->temp_path);
+    if (rename(w->temp_path, w->path) != 0)
+        return vf_err_errno(err, VF_ERR_IO, errno, "%s: renaming %s to it", w->path, w->temp_path);
+    free(w->temp_path);
+    w->temp_path = NULL;
+    return VF_OK;
+}
