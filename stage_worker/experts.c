@@ -15,12 +15,6 @@
 /* ---- routing ------------------------------------------------------------------------------------
  */
 
-static uint32_t top_k_stride(const struct vf_config *c)
-{
-    return c->flow_count > 1 && c->expert_top_k_aux > c->expert_top_k ? c->expert_top_k_aux
-                                                                      : c->expert_top_k;
-}
-
 /* The k largest logits, best first, ties to the lower index; NaN counts as the smallest. */
 static void select_top_k(const float *logits, uint32_t n, uint32_t k, uint32_t *chosen)
 {
@@ -59,7 +53,7 @@ void op_route(struct vf_executor *ex, const struct vf_op *op)
 {
     const struct vf_config *c = ex->config;
     struct route *r = value_route(ex, op->out);
-    uint32_t stride = top_k_stride(c);
+    uint32_t stride = top_k_max(c);
     struct matmul_job job = {.m = &ex->layers[op->layer].router,
                              .acts = {.x = value_data(ex, vf_op_inputs(ex->p.program, op)[0]),
                                       .n_col = ex->n_col,
@@ -86,7 +80,7 @@ void op_route(struct vf_executor *ex, const struct vf_op *op)
  * ex->expert_seen[e] becomes its index + 1. */
 static uint32_t collect_experts(struct vf_executor *ex, const struct route *r)
 {
-    uint32_t stride = top_k_stride(ex->config), n = 0;
+    uint32_t stride = top_k_max(ex->config), n = 0;
     for (uint32_t col = 0; col < ex->n_col; col++)
         for (uint32_t i = 0; i < r->counts[col]; i++) {
             uint32_t e = r->experts[(size_t)col * stride + i];
@@ -127,7 +121,7 @@ void op_fetch(struct vf_executor *ex, const struct vf_op *op)
  * union_experts[i]; pair_rank maps (column, rank) back to its pair. */
 static void build_pairs(struct vf_executor *ex, const struct route *r, uint32_t distinct)
 {
-    uint32_t stride = top_k_stride(ex->config);
+    uint32_t stride = top_k_max(ex->config);
     memset(ex->pair_begin, 0, (distinct + 1) * sizeof *ex->pair_begin);
     for (uint32_t col = 0; col < ex->n_col; col++)
         for (uint32_t i = 0; i < r->counts[col]; i++)
@@ -315,7 +309,7 @@ static void add_ranks(void *ctx, uint32_t col, uint32_t thread)
     (void)thread;
     struct add_job *j = ctx;
     struct vf_executor *ex = j->ex;
-    uint32_t stride = top_k_stride(ex->config), d = ex->config->hidden_size;
+    uint32_t stride = top_k_max(ex->config), d = ex->config->hidden_size;
     float *out = j->out + (size_t)col * ex->stride;
     memset(out, 0, d * sizeof *out);
     for (uint32_t i = 0; i < j->route->counts[col]; i++) {
@@ -349,7 +343,7 @@ enum vf_code op_experts(struct vf_executor *ex, const struct vf_op *op, struct v
         return code;
     struct add_job add = {ex, r, value_data(ex, op->out)};
     run_parallel(ex, add_ranks, &add, ex->n_col,
-                 (uint64_t)ex->n_col * ex->stride * 4 * (top_k_stride(ex->config) + 1));
+                 (uint64_t)ex->n_col * ex->stride * 4 * (top_k_max(ex->config) + 1));
     couple_output(ex, &ex->layers[op->layer], add.out);
     return VF_OK;
 }

@@ -1,7 +1,8 @@
 /* What the executor's rooms share: weights, buffers and the step at hand.
  *
- * executor.c builds everything once and runs the list of operations; attention.c, ffn.c, experts.c
- * and head.c each implement operations over it. Everything here belongs to one executor.
+ * schedule.c, weights.c and scratch.c build it once, executor.c runs the schedule, attention.c,
+ * ffn.c, experts.c and head.c implement the operations on region.c's parallel loops. Everything
+ * here belongs to one executor.
  */
 #ifndef VF_STAGE_WORKER_INTERNAL_H
 #define VF_STAGE_WORKER_INTERNAL_H
@@ -122,6 +123,20 @@ static inline struct route *value_route(const struct vf_executor *ex, vf_value v
     return &ex->routes[ex->value_buffer[v]];
 }
 
+/* Experts a column can have at most: the stride of routing decisions. */
+static inline uint32_t top_k_max(const struct vf_config *c)
+{
+    return c->flow_count > 1 && c->expert_top_k_aux > c->expert_top_k ? c->expert_top_k_aux
+                                                                      : c->expert_top_k;
+}
+
+/* Building an executor, in this order; each leaves what it made in ex, also on failure. */
+bool is_mine(const struct vf_executor *ex, uint32_t op_idx);
+enum vf_code schedule_build(struct vf_executor *ex, struct vf_err *err);
+enum vf_code weights_load(struct vf_executor *ex, struct vf_err *err);
+enum vf_code scratch_alloc(struct vf_executor *ex, struct vf_err *err);
+void scratch_free(struct vf_executor *ex);
+
 /* Prepares n_col columns of x [n_col, stride] (padding zero) for matrices of cols columns. */
 struct vf_acts prepare_acts(struct vf_executor *ex, const float *x, uint32_t n_col, uint32_t cols,
                             uint32_t stride, struct acts_space *space);
@@ -149,8 +164,6 @@ void run_matmuls(struct vf_executor *ex, struct matmul_job *jobs, uint32_t count
 /* A parallel loop; work_bytes (memory touched in all) decides whether waking threads pays. */
 void run_parallel(struct vf_executor *ex, vf_pool_fn *fn, void *ctx, uint32_t item_count,
                   uint64_t work_bytes);
-/* Zeroes the padding of columns [0, n_col): floats [used, stride). */
-void zero_padding(float *x, uint32_t n_col, uint32_t used, uint32_t stride);
 
 void op_attention(struct vf_executor *ex, const struct vf_op *op);
 void attention_prepare_step(struct vf_executor *ex); /* rotations of the step's positions */

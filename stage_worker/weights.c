@@ -1,0 +1,143 @@
+/* The tensors a worker's operations read: resolved once from the mapped file, counted, verified. */
+#include "stage_worker/internal.h"
+
+#include <stdlib.h>
+
+static void matrix_get(struct vf_executor *ex, enum vf_tensor_kind kind, uint32_t layer,
+                       uint32_t flow, struct vf_matrix *out)
+{
+    struct vf_tensor_id id = {.kind = kind, .layer = layer, .flow = flow};
+    if (!vf_model_file_matrix(ex->p.file, id, out) && flow > 0) {
+        id.flow = 0;
+        vf_model_file_matrix(ex->p.file, id, out);
+    }
+}
+
+static const float *vector_get(struct vf_executor *ex, enum vf_tensor_kind kind, uint32_t layer,
+                               uint32_t flow)
+{
+    struct vf_tensor_id id = {.kind = kind, .layer = layer, .flow = flow};
+    return vf_model_file_vector(ex->p.file, id);
+}
+
+static void load_layer(struct vf_executor *ex, uint32_t l)
+{
+    struct layer_weights *w = &ex->layers[l];
+    matrix_get(ex, VF_T_K, l, 0, &w->k);
+    matrix_get(ex, VF_T_V, l, 0, &w->v);
+    matrix_get(ex, VF_T_ROUTER, l, 0, &w->router);
+    w->attn_norm = vector_get(ex, VF_T_ATTN_NORM, l, 0);
+    w->ffn_norm = vector_get(ex, VF_T_FFN_NORM, l, 0);
+    w->q_bias = vector_get(ex, VF_T_Q_BIAS, l, 0);
+    w->k_bias = vector_get(ex, VF_T_K_BIAS, l, 0);
+    w->v_bias = vector_get(ex, VF_T_V_BIAS, l, 0);
+    w->q_norm = vector_get(ex, VF_T_Q_NORM, l, 0);
+    w->k_norm = vector_get(ex, VF_T_K_NORM, l, 0);
+    for (uint32_t j = 0; j < ex->flows; j++) {
+        matrix_get(ex, VF_T_Q, l, j, &w->q[j]);
+        matrix_get(ex, VF_T_O, l, j, &w->o[j]);
+        matrix_get(ex, VF_T_GATE, l, j, &w->gate[j]);
+        matrix_get(ex, VF_T_UP, l, j, &w->up[j]);
+        matrix_get(ex, VF_T_DOWN, l, j, &w->down[j]);
+        w->query_coupling[j] = vector_get(ex, VF_T_QUERY_COUPLING, l, j);
+        w->hidden_coupling[j] = vector_get(ex, VF_T_HIDDEN_COUPLING, l, j);
+        w->output_coupling[j] = vector_get(ex, VF_T_OUTPUT_COUPLING, l, j);
+        w->moe_hidden_coupling[j] = vector_get(ex, VF_T_MOE_HIDDEN_COUPLING, l, j);
+        w->moe_output_coupling[j] = vector_get(ex, VF_T_MOE_OUTPUT_COUPLING, l, j);
+    }
+}
+
+enum vf_code weights_load(struct vf_executor *ex, struct vf_err *err)
+{
+    const struct vf_config *c = ex->config;
+    ex->layers = calloc(c->layer_count, sizeof *ex->layers);
+    if (!ex->layers)
+        return vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for %u layers", c->layer_count);
+    for (uint32_t l = 0; l < c->layer_count; l++)
+        load_layer(ex, l);
+    for (uint32_t j = 0; j < ex->flows; j++)
+        matrix_get(ex, VF_T_EMBED, VF_LAYER_NONE, j, &ex->embed[j]);
+    if (c->tie_embeddings)
+        ex->head = ex->embed[0];
+    else
+        matrix_get(ex, VF_T_HEAD, VF_LAYER_NONE, 0, &ex->head);
+    ex->final_norm = vector_get(ex, VF_T_FINAL_NORM, VF_LAYER_NONE, 0);
+    return VF_OK;
+}
+
+/* Calls fn for every tensor outside the expert bank that this worker's operations read. */
+typedef enum vf_code tensor_fn(const struct vf_executor *ex, struct vf_tensor_entry_view entry,
+                               void *ctx, struct vf_err *err);
+
+static bool op_reads(const struct vf_op *op, const struct vf_tensor_id *id, bool tied)
+{
+    switch (id->kind) {
+    case VF_T_EMBED:
+        return op->kind == VF_OP_EMBED || (tied && id->flow == 0 && op->kind == VF_OP_HEAD);
+    case VF_T_HEAD:
+        return op->kind == VF_OP_HEAD;
+    case VF_T_FINAL_NORM:
+        return op->kind == VF_OP_NORM && op->norm == VF_NORM_FINAL;
+    case VF_T_ATTN_NORM:
+        return op->kind == VF_OP_NORM && op->norm == VF_NORM_ATTN && op->layer == id->layer;
+    case VF_T_FFN_NORM:
+        return op->kind == VF_OP_NORM && op->norm == VF_NORM_FFN && op->layer == id->layer;
+    case VF_T_GATE:
+    case VF_T_UP:
+    case VF_T_DOWN:
+    case VF_T_HIDDEN_COUPLING:
+    case VF_T_OUTPUT_COUPLING:
+        return op->kind == VF_OP_DENSE && op->layer == id->layer;
+    case VF_T_ROUTER:
+        return op->kind == VF_OP_ROUTE && op->layer == id->layer;
+    case VF_T_MOE_HIDDEN_COUPLING:
+    case VF_T_MOE_OUTPUT_COUPLING:
+        return op->kind == VF_OP_EXPERTS && op->layer == id->layer;
+    default:
+        return op->kind == VF_OP_ATTENTION && op->layer == id->layer;
+    }
+}
+
+static enum vf_code each_tensor(const struct vf_executor *ex, tensor_fn *fn, void *ctx,
+                                struct vf_err *err)
+{
+    enum vf_code code = VF_OK;
+    for (size_t t = 0; code == VF_OK && t < vf_model_file_tensor_count(ex->p.file); t++) {
+        struct vf_tensor_entry_view entry = vf_model_file_tensor(ex->p.file, t);
+        bool mine = false;
+        for (uint32_t i = 0; !mine && i < ex->p.program->op_count; i++)
+            mine = is_mine(ex, i) &&
+                   op_reads(&ex->p.program->ops[i], &entry.spec.id, ex->config->tie_embeddings);
+        if (mine)
+            code = fn(ex, entry, ctx, err);
+    }
+    return code;
+}
+
+static enum vf_code add_bytes(const struct vf_executor *ex, struct vf_tensor_entry_view entry,
+                              void *ctx, struct vf_err *err)
+{
+    (void)ex;
+    (void)err;
+    *(uint64_t *)ctx += entry.bytes;
+    return VF_OK;
+}
+
+static enum vf_code verify_one(const struct vf_executor *ex, struct vf_tensor_entry_view entry,
+                               void *ctx, struct vf_err *err)
+{
+    (void)ctx;
+    return vf_model_file_verify_tensor(ex->p.file, entry.spec.id, err);
+}
+
+uint64_t vf_executor_weight_bytes(const struct vf_executor *ex)
+{
+    uint64_t bytes = 0;
+    each_tensor(ex, add_bytes, &bytes, NULL);
+    return bytes;
+}
+
+enum vf_code vf_executor_verify(const struct vf_executor *ex, struct vf_err *err)
+{
+    return each_tensor(ex, verify_one, NULL, err);
+}
