@@ -107,9 +107,17 @@ def check_help():
            "%s prints to stdout" % " ".join(words))
 
 
+def check_no_stdout():
+    """Without a stdout nothing else may take its place: results go nowhere, and that is an error."""
+    p = run(["sh", "-c", 'exec "$0" "$@" >&-', COORDINATOR, "generate", "--model", MODEL, "-p", "a",
+             "--max-tokens", "3"])
+    ok(p.returncode == 1 and b"can't write to stdout" in p.stderr, "a closed stdout is an error")
+
+
 if __name__ == "__main__":
     for case in CASES:
         check(*case)
     check_help()
+    check_no_stdout()
     ok(not run_dirs(), "no run directory is left")
     done()
