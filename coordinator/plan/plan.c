@@ -5,6 +5,7 @@
 #include "common/cli.h"
 #include "common/util.h"
 #include "coordinator/plan/plan_model.h"
+#include "coordinator/plan/plan_table.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +21,7 @@ struct arguments {
     int64_t stage_workers, io_workers, threads;
     double bandwidth;
     int quant, placement; /* quant -1: not given */
-    bool json;
+    bool json, table;
 };
 
 static enum vf_code parse_arguments(int argc, char **argv, struct arguments *a, struct vf_err *err)
@@ -38,6 +39,10 @@ static enum vf_code parse_arguments(int argc, char **argv, struct arguments *a, 
          .value = &a->config,
          .metavar = "FILE",
          .help = "a config.json; no weights are needed"},
+        {.name = "table",
+         .type = VF_OPT_FLAG,
+         .value = &a->table,
+         .help = "table 4.1 of the pipeline-native report beside ours; no model"},
         {.name = "stage-workers",
          .type = VF_OPT_INT,
          .value = &a->stage_workers,
@@ -85,7 +90,7 @@ static enum vf_code parse_arguments(int argc, char **argv, struct arguments *a, 
     };
     const struct vf_cli cli = {
         .program = PROGRAM,
-        .usage = "(--model FILE | --config FILE) [options]",
+        .usage = "(--model FILE | --config FILE | --table) [options]",
         .summary = "Prints a model's layer program, who runs it, the bytes each step reads and "
                    "the expected time of a token.",
         .opts = opts,
@@ -97,7 +102,10 @@ static enum vf_code parse_arguments(int argc, char **argv, struct arguments *a, 
 
 static enum vf_code check_arguments(const struct arguments *a, struct vf_err *err)
 {
-    if (!a->model == !a->config)
+    if (a->table && (a->model || a->config || a->svg))
+        return vf_err_set(err, VF_ERR_USAGE,
+                          "--table goes with --json only, not with --model, --config or --svg");
+    if (!a->table && !a->model == !a->config)
         return vf_err_set(err, VF_ERR_USAGE,
                           "found %s, allowed: exactly one of --model and --config",
                           a->model ? "both --model and --config" : "neither --model nor --config");
@@ -169,6 +177,8 @@ int vf_plan_main(int argc, char **argv)
     struct vf_plan plan;
     if (parse_arguments(argc, argv, &a, &err) != VF_OK || check_arguments(&a, &err) != VF_OK)
         return vf_cli_fail(PROGRAM, &err);
+    if (a.table)
+        return vf_plan_print_table(a.json, stdout, &err) == VF_OK ? 0 : vf_cli_fail(PROGRAM, &err);
     struct vf_plan_options options = make_options(&a);
     if (vf_plan_build(&options, &plan, &err) != VF_OK)
         return vf_cli_fail(PROGRAM, &err);

@@ -108,8 +108,16 @@ static enum vf_code load(struct vf_plan *p, struct vf_err *err)
         return load_model(p, err);
     p->source = p->options.config;
     p->quant = p->options.quant;
-    enum vf_code code = vf_config_load(p->options.config, &p->own_config, err);
     p->config = &p->own_config;
+    if (!p->options.config_text)
+        return vf_config_load(p->options.config, &p->own_config, err);
+    json_t *obj;
+    enum vf_code code =
+        vf_json_parse(p->options.config_text, strlen(p->options.config_text), p->source, &obj, err);
+    if (code != VF_OK)
+        return code;
+    code = vf_config_parse(obj, p->source, &p->own_config, err);
+    json_decref(obj);
     return code;
 }
 

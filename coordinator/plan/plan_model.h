@@ -13,6 +13,7 @@
 
 struct vf_plan_options {
     const char *model, *config; /* exactly one is given */
+    const char *config_text;    /* the config itself, then config is only its name */
     enum vf_quant quant;        /* with config; a model file knows its own */
     uint32_t stage_workers;
     uint32_t io_workers;   /* 0: one when the model has experts */

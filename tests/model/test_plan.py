@@ -67,6 +67,20 @@ def test_paper_numbers():
     ok(c["program_three_streams_mb_per_token"] == 8.0, "the program itself: 8.00 MB/token")
 
 
+def test_table():
+    code, out, err = run("--table", "--json")
+    table = {r["name"]: r for r in json.loads(out)}
+    paper = {"arch1_decoupled_streams": ("9.00", "9.00"), "arch2_4_combined": ("9.00", "4.50"),
+             "arch2_4_sync": ("9.00", "4.50"), "arch3_pipeline_registers": ("9.00", "9.00"),
+             "arch4_async_experts": ("9.00", "9.00"), "arch5_fixed_point": ("14.06", "14.06")}
+    ok(set(table) == set(paper) and all(
+        ("%.2f" % table[n]["naive_mb_per_token"],
+         "%.2f" % table[n]["critical_mb_per_token"]) == want for n, want in paper.items()),
+       "table 4.1 to the last printed digit")
+    code, out, err = run("--table", "--config", "arch2.json")
+    ok(code == 2 and "--table" in err and out == "", err.strip())
+
+
 def test_bytes():
     p = plan_json("--config", "arch2.json")
     t, s = p["bytes_per_token"], p["stored_bytes"]
