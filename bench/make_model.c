@@ -1,10 +1,12 @@
 /* Writes random weights of a named geometry straight to a model file, so that big shapes need no
  * checkpoint. Weights are uniform with the variance 1 / columns that keeps activations in range;
- * each tensor's stream depends on the seed and its place alone.
+ * each tensor's stream depends on the seed and its place alone, so .vflow, .cflow and .gguf of one
+ * seed hold the same weights.
  */
 #include "bench/bench.h"
 
 #include "common/cli.h"
+#include "common/format/gguf_model_writer.h"
 #include "common/format/model_writer.h"
 #include "common/log.h"
 #include "common/util.h"
@@ -13,6 +15,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define FORMAT_GGUF 2 /* behind enum vf_file_format */
+
+/* Where rows go: one of the two. */
+struct sink {
+    struct vf_model_writer *model;
+    struct vf_gguf_model_writer *gguf;
+};
+
+static enum vf_code put_rows(const struct sink *s, struct vf_tensor_id id, uint32_t row_begin,
+                             uint32_t row_count, const float *rows, struct vf_err *err)
+{
+    return s->gguf ? vf_gguf_model_writer_put(s->gguf, id, row_begin, row_count, rows, err)
+                   : vf_model_writer_put(s->model, id, row_begin, row_count, rows, err);
+}
 
 static uint64_t mix(uint64_t z)
 {
@@ -38,7 +55,7 @@ static bool is_norm(enum vf_tensor_kind kind)
            kind == VF_T_Q_NORM || kind == VF_T_K_NORM;
 }
 
-static enum vf_code put_tensor(struct vf_model_writer *w, const struct vf_tensor_spec *spec,
+static enum vf_code put_tensor(const struct sink *s, const struct vf_tensor_spec *spec,
                                uint64_t seed, float *rows, struct vf_err *err)
 {
     float scale = sqrtf(3.0f / (float)spec->cols);
@@ -49,15 +66,15 @@ static enum vf_code put_tensor(struct vf_model_writer *w, const struct vf_tensor
         fill_uniform(rows, (size_t)n * spec->cols, spec->is_vector ? 0.1f : scale, mix(stream + r));
         for (uint32_t i = 0; is_norm(spec->id.kind) && i < spec->cols; i++)
             rows[i] += 1.0f;
-        enum vf_code code = vf_model_writer_put(w, spec->id, r, n, rows, err);
+        enum vf_code code = put_rows(s, spec->id, r, n, rows, err);
         if (code != VF_OK)
             return code;
     }
     return VF_OK;
 }
 
-static enum vf_code put_all(struct vf_model_writer *w, const struct vf_config *config,
-                            uint64_t seed, struct vf_err *err)
+static enum vf_code put_all(const struct sink *s, const struct vf_config *config, uint64_t seed,
+                            struct vf_err *err)
 {
     struct vf_tensor_spec *specs;
     size_t count;
@@ -71,7 +88,7 @@ static enum vf_code put_all(struct vf_model_writer *w, const struct vf_config *c
     if (!rows)
         code = vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for rows of %u columns", widest);
     for (size_t i = 0; code == VF_OK && i < count; i++) {
-        code = put_tensor(w, &specs[i], seed, rows, err);
+        code = put_tensor(s, &specs[i], seed, rows, err);
         vf_progress("make-model", i + 1, count);
     }
     free(rows);
@@ -86,22 +103,44 @@ enum vf_code bench_write_model(const struct vf_config *config, const char *path,
                                             .format = (enum vf_file_format)format,
                                             .quant = (enum vf_quant)quant,
                                             .config = config};
-    struct vf_model_writer *w;
-    enum vf_code code = vf_model_writer_create(&params, &w, err);
-    if (code != VF_OK)
-        return code;
-    code = put_all(w, config, seed, err);
+    struct sink s = {0};
+    bool gguf = format == FORMAT_GGUF;
+    enum vf_code code =
+        gguf ? vf_gguf_model_writer_create(path, config, (enum vf_quant)quant, &s.gguf, err)
+             : vf_model_writer_create(&params, &s.model, err);
     if (code == VF_OK)
-        code = vf_model_writer_finish(w, err);
-    vf_model_writer_destroy(w);
+        code = put_all(&s, config, seed, err);
+    if (code == VF_OK)
+        code =
+            gguf ? vf_gguf_model_writer_finish(s.gguf, err) : vf_model_writer_finish(s.model, err);
+    vf_model_writer_destroy(s.model);
+    vf_gguf_model_writer_destroy(s.gguf);
     return code;
+}
+
+/* The same sizes as another architecture that GGUF knows: its norms, biases and routing. */
+static enum vf_code apply_arch(struct vf_config *c, const char *name, struct vf_err *err)
+{
+    char names[128];
+    const struct vf_gguf_arch *arch = vf_gguf_arch_find(name);
+    if (!arch)
+        return vf_err_set(err, VF_ERR_USAGE, "--arch: found '%s', allowed: %s", name,
+                          vf_gguf_arch_names(names, sizeof names));
+    const char *type = c->expert_count ? arch->moe_model_type : arch->model_type;
+    c->qk_norm = arch->qk_norm;
+    c->attention_bias = arch->attention_bias;
+    c->norm_topk_prob = c->expert_count ? arch->norm_topk_prob : true;
+    if (!type || vf_gguf_arch_of(c) != arch)
+        return vf_err_set(err, VF_ERR_USAGE, "--arch: %s can't have this geometry", name);
+    snprintf(c->model_type, sizeof c->model_type, "%s", type);
+    return VF_OK;
 }
 
 int bench_make_model(int argc, char **argv)
 {
-    static const char *const formats[] = {"vflow", "cflow", NULL};
+    static const char *const formats[] = {"vflow", "cflow", "gguf", NULL};
     static const char *const quants[] = {"f32", "f16", "q8", "q4", NULL};
-    const char *like = NULL, *config_path = NULL, *out = NULL;
+    const char *like = NULL, *config_path = NULL, *out = NULL, *arch = NULL;
     int format = VF_FORMAT_VFLOW, quant = VF_QUANT_Q4;
     int64_t seed = 1;
     const struct vf_opt opts[] = {
@@ -125,7 +164,12 @@ int bench_make_model(int argc, char **argv)
          .type = VF_OPT_CHOICE,
          .value = &format,
          .choices = formats,
-         .help = "order of the streams (vflow)"},
+         .help = "vflow, cflow, or gguf for other engines: the same weights (vflow)"},
+        {.name = "arch",
+         .type = VF_OPT_STRING,
+         .value = &arch,
+         .metavar = "NAME",
+         .help = "the same sizes as an architecture of GGUF: llama, qwen2, qwen3, qwen3moe, olmoe"},
         {.name = "quant",
          .type = VF_OPT_CHOICE,
          .value = &quant,
@@ -153,6 +197,8 @@ int bench_make_model(int argc, char **argv)
     if (code == VF_OK)
         code = like ? bench_geometry_config(like, &config, &err)
                     : vf_config_load(config_path, &config, &err);
+    if (code == VF_OK && arch)
+        code = apply_arch(&config, arch, &err);
     if (code == VF_OK)
         code = bench_write_model(&config, out, format, quant, (uint64_t)seed, &err);
     vf_config_deinit(&config);

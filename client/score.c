@@ -110,6 +110,9 @@ static enum vf_code finish_rows(struct rows_file *f, struct vf_err *err)
         return VF_OK;
     if (!f->npy)
         return vf_err_set(err, VF_ERR_PROTOCOL, "the server sent no rows");
+    if (f->next != f->token_count)
+        return vf_err_set(err, VF_ERR_PROTOCOL, "the server sent rows for %u of %u positions",
+                          f->next, f->token_count);
     return vf_npy_commit(f->npy, err);
 }
 

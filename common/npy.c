@@ -85,7 +85,7 @@ enum vf_code vf_npy_append(struct vf_npy *npy, const void *values, uint64_t row_
 enum vf_code vf_npy_commit(struct vf_npy *npy, struct vf_err *err)
 {
     if (npy->rows_done != npy->rows)
-        return vf_err_set(err, VF_ERR_CORRUPT, "%s: only %llu of %llu rows came", npy->path,
+        return vf_err_set(err, VF_ERR_INTERNAL, "%s: only %llu of %llu rows came", npy->path,
                           (unsigned long long)npy->rows_done, (unsigned long long)npy->rows);
     int failed = close(npy->fd);
     npy->fd = -1;

@@ -1,39 +1,37 @@
-/* The conversion: check the whole checkpoint against the config, then stream every tensor. */
+/* The conversion: check everything that the source has against the config, then stream every
+ * tensor.
+ */
 #include "convert/convert.h"
 
-#include "common/format/layout.h"
 #include "common/format/model_writer.h"
 #include "common/log.h"
 #include "common/util.h"
-#include "convert/checkpoint.h"
+#include "convert/source.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <libgen.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
-#include <unistd.h>
 
 /* Columns of one stripe read at once: 128 rows of them are 16 MiB of f32. */
-#define BLOCK_COLS        32768u
-#define BLOCK_WEIGHTS     ((size_t)VF_TILE_ROWS * BLOCK_COLS)
-#define COMPARE_BYTES     (1u << 20)
-#define TENSOR_NAME_BYTES 256u
+#define BLOCK_COLS    32768u
+#define BLOCK_WEIGHTS ((size_t)VF_TILE_ROWS * BLOCK_COLS)
+
+#define QUANT_NONE UINT8_MAX
 
 struct conversion {
     const struct vf_convert_params *params;
-    struct vf_config config;
-    struct vf_tensor_spec *specs; /* without experts */
+    struct vf_source *source;
+    const struct vf_config *config; /* the source's */
+    struct vf_tensor_spec *specs;   /* without experts */
     size_t spec_count;
-    struct vf_checkpoint *checkpoint;
-    char *tokenizer;
-    size_t tokenizer_bytes;
+    uint8_t *quants; /* enum vf_quant by layer and kind, see quant_slot; QUANT_NONE: not yet */
     struct vf_model_writer *writer;
-    uint8_t *raw;                     /* a block as the checkpoint has it */
+    uint8_t *raw;                     /* a block as the source has it */
     float *values;                    /* the same as f32 */
-    uint64_t bytes_done, bytes_total; /* of the checkpoint */
+    uint64_t bytes_done, bytes_total; /* of the source */
 };
 
 typedef enum vf_code tensor_fn(struct conversion *c, const struct vf_tensor_spec *spec,
@@ -43,13 +41,13 @@ typedef enum vf_code tensor_fn(struct conversion *c, const struct vf_tensor_spec
 static enum vf_code for_each_expert(struct conversion *c, uint32_t layer, tensor_fn *fn,
                                     struct vf_err *err)
 {
-    uint32_t d = c->config.hidden_size, fe = c->config.expert_ffn_size;
+    uint32_t d = c->config->hidden_size, fe = c->config->expert_ffn_size;
     const struct {
         enum vf_tensor_kind kind;
         uint32_t rows, cols;
     } parts[] = {{VF_T_EXPERT_GATE, fe, d}, {VF_T_EXPERT_UP, fe, d}, {VF_T_EXPERT_DOWN, d, fe}};
     enum vf_code code = VF_OK;
-    for (uint32_t e = 0; e < c->config.expert_count && !code; e++) {
+    for (uint32_t e = 0; e < c->config->expert_count && !code; e++) {
         for (size_t p = 0; p < VF_ARRAY_LEN(parts) && !code; p++) {
             struct vf_tensor_spec spec = {
                 .id = {.kind = parts[p].kind, .layer = layer, .expert = e},
@@ -79,190 +77,89 @@ static enum vf_code for_each_tensor(struct conversion *c, tensor_fn *fn, struct 
 
 /* ---- before anything is written ---- */
 
-static char *join(const char *dir, const char *name)
+static enum vf_code list_tensors(struct conversion *c, struct vf_err *err)
 {
-    size_t size = strlen(dir) + strlen(name) + 2;
-    char *path = malloc(size);
-    if (path)
-        snprintf(path, size, "%s/%s", dir, name);
-    return path;
-}
-
-static enum vf_code load_config(struct conversion *c, struct vf_err *err)
-{
-    char *path = join(c->params->dir, "config.json");
-    if (!path)
-        return vf_err_set(err, VF_ERR_NO_MEMORY, "%s: no memory", c->params->dir);
-    enum vf_code code = vf_config_load(path, &c->config, err);
-    free(path);
-    if (!code)
-        code = vf_tensors_list(&c->config, false, &c->specs, &c->spec_count, err);
+    enum vf_code code = vf_tensors_list(c->config, false, &c->specs, &c->spec_count, err);
+    size_t slots = ((size_t)c->config->layer_count + 1) * VF_T_KIND_COUNT;
+    c->quants = malloc(slots);
+    if (!c->quants)
+        return vf_err_set(err, VF_ERR_NO_MEMORY, "%s: no memory", c->params->input);
+    memset(c->quants, QUANT_NONE, slots);
     return code;
 }
 
-/* A model without a tokenizer is driven by token ids. The text is embedded as it is; here it only
- * has to be JSON. */
-static enum vf_code load_tokenizer(struct conversion *c, struct vf_err *err)
+/* Flows share a layer's slot, as a directory's matrices are all stored alike; so do a model's
+ * experts, whose records have one layout. */
+static size_t quant_slot(struct vf_tensor_id id)
 {
-    enum vf_code code = VF_OK;
-    json_t *parsed = NULL;
-    char *path = join(c->params->dir, "tokenizer.json");
-    if (!path)
-        return vf_err_set(err, VF_ERR_NO_MEMORY, "%s: no memory", c->params->dir);
-    if (access(path, F_OK) != 0 && errno == ENOENT) {
-        vf_info("%s has no tokenizer.json: the model will take token ids only", c->params->dir);
-        goto out;
-    }
-    code = vf_read_file(path, VF_TOKENIZER_BYTES_MAX, &c->tokenizer, &c->tokenizer_bytes, err);
-    if (!code)
-        code = vf_json_parse(c->tokenizer, c->tokenizer_bytes, path, &parsed, err);
-    if (!code && !json_is_object(parsed))
-        code = vf_err_set(err, VF_ERR_CORRUPT, "%s: must be a JSON object", path);
-out:
-    json_decref(parsed);
-    free(path);
-    return code;
+    size_t row =
+        id.layer == VF_LAYER_NONE || vf_tensor_is_expert(id.kind) ? 0 : (size_t)id.layer + 1;
+    return row * VF_T_KIND_COUNT + id.kind;
 }
 
-/* "[4, 8]" */
-static void format_shape(const uint64_t *shape, size_t rank, char *buf, size_t size)
+static enum vf_quant quant_of(void *ctx, struct vf_tensor_id id)
 {
-    size_t n = (size_t)snprintf(buf, size, "[");
-    for (size_t i = 0; i < rank && n + 24 < size; i++)
-        n += (size_t)snprintf(buf + n, size - n, "%s%" PRIu64, i ? ", " : "", shape[i]);
-    snprintf(buf + n, size - n, "]");
+    const struct conversion *c = ctx;
+    return c->quants[quant_slot(id)];
 }
 
-static enum vf_code check_shape(const struct vf_checkpoint_tensor *t,
-                                const struct vf_tensor_spec *spec, const char *name,
-                                struct vf_err *err)
+static bool is_quantised(enum vf_source_type type)
 {
-    const uint64_t want[2] = {spec->rows, spec->cols};
-    const uint64_t *shape = spec->is_vector ? want + 1 : want;
-    size_t rank = spec->is_vector ? 1 : 2;
-    if (t->entry->rank == rank && memcmp(t->entry->shape, shape, rank * sizeof *shape) == 0)
-        return VF_OK;
-    char found[160], allowed[64];
-    format_shape(t->entry->shape, t->entry->rank, found, sizeof found);
-    format_shape(shape, rank, allowed, sizeof allowed);
-    return vf_err_set(err, VF_ERR_CORRUPT, "%s: tensor \"%s\" has shape %s, must be %s",
-                      vf_safetensors_path(t->file), name, found, allowed);
+    return type == VF_SOURCE_Q8 || type == VF_SOURCE_Q4;
 }
 
-static enum vf_code take_tensor(struct conversion *c, const struct vf_tensor_spec *spec,
-                                const struct vf_checkpoint_tensor **out, struct vf_err *err)
+/* How a matrix will be stored. What is quantised already is never quantised again. */
+static enum vf_code choose_quant(struct conversion *c, const struct vf_source_tensor *t,
+                                 enum vf_quant *quant, struct vf_err *err)
 {
-    char name[TENSOR_NAME_BYTES];
-    if (!vf_tensor_checkpoint_name(&c->config, spec->id, name, sizeof name))
-        return vf_err_set(err, VF_ERR_INTERNAL, "a tensor name exceeds %u bytes",
-                          TENSOR_NAME_BYTES);
-    *out = vf_checkpoint_take(c->checkpoint, name);
-    if (!*out)
-        return vf_err_set(err, VF_ERR_CORRUPT, "%s: tensor \"%s\" is missing, must be [%u, %u]",
-                          c->params->dir, name, spec->rows, spec->cols);
+    int wish = c->params->quant;
+    *quant = vf_source_quant(t->type);
+    if (is_quantised(t->type) && wish >= 0 && wish != (int)*quant)
+        return vf_err_set(err, VF_ERR_UNSUPPORTED,
+                          "%s: tensor \"%s\" is %s already, --quant %s would round it a second "
+                          "time; without --quant it is kept",
+                          t->path, t->name, vf_quant_name(*quant), vf_quant_name(wish));
+    if (wish >= 0)
+        *quant = wish;
+    else if (!c->source->keeps_types)
+        *quant = VF_QUANT_Q4;
+    return VF_OK;
+}
+
+static enum vf_code note_quant(struct conversion *c, const struct vf_tensor_spec *spec,
+                               const struct vf_source_tensor *t, struct vf_err *err)
+{
+    enum vf_quant quant = VF_QUANT_F32;
+    bool f32 = spec->is_vector || spec->id.kind == VF_T_ROUTER;
+    enum vf_code code = f32 ? VF_OK : choose_quant(c, t, &quant, err);
+    if (code)
+        return code;
+    uint8_t *slot = &c->quants[quant_slot(spec->id)];
+    if (*slot != QUANT_NONE && *slot != quant)
+        return vf_err_set(err, VF_ERR_UNSUPPORTED,
+                          "%s: tensor \"%s\" would be stored as %s, those of other layers as %s: "
+                          "all experts of a model must be stored alike",
+                          t->path, t->name, vf_quant_name(quant), vf_quant_name(*slot));
+    *slot = (uint8_t)quant;
     return VF_OK;
 }
 
 static enum vf_code check_tensor(struct conversion *c, const struct vf_tensor_spec *spec,
                                  struct vf_err *err)
 {
-    const struct vf_checkpoint_tensor *t = NULL;
-    enum vf_code code = take_tensor(c, spec, &t, err);
-    if (code)
-        return code;
-    code = check_shape(t, spec, t->entry->name, err);
-    if (code)
-        return code;
-    enum vf_dtype dtype = t->entry->dtype;
-    if (dtype != VF_DTYPE_F32 && dtype != VF_DTYPE_F16 && dtype != VF_DTYPE_BF16)
-        return vf_err_set(err, VF_ERR_UNSUPPORTED,
-                          "%s: tensor \"%s\" has dtype %s, must be F32, F16 or BF16",
-                          vf_safetensors_path(t->file), t->entry->name, vf_dtype_name(dtype));
-    c->bytes_total += t->entry->bytes;
-    return VF_OK;
-}
-
-static enum vf_code same_bytes(const struct vf_checkpoint_tensor *a,
-                               const struct vf_checkpoint_tensor *b, bool *same, struct vf_err *err)
-{
-    *same = a->entry->dtype == b->entry->dtype && a->entry->bytes == b->entry->bytes;
-    uint8_t *buf = malloc(2 * COMPARE_BYTES);
-    if (!buf)
-        return vf_err_set(err, VF_ERR_NO_MEMORY, "no memory to compare two tensors");
-    enum vf_code code = VF_OK;
-    for (uint64_t at = 0; at < a->entry->bytes && *same && !code; at += COMPARE_BYTES) {
-        size_t n = (size_t)vf_min_u64(COMPARE_BYTES, a->entry->bytes - at);
-        code = vf_safetensors_read(a->file, a->entry, at, buf, n, err);
-        if (!code)
-            code = vf_safetensors_read(b->file, b->entry, at, buf + COMPARE_BYTES, n, err);
-        *same = !code && memcmp(buf, buf + COMPARE_BYTES, n) == 0;
-    }
-    free(buf);
-    return code;
-}
-
-/* Some checkpoints of tied models store the embedding a second time as the head. */
-static enum vf_code take_tied_head(struct conversion *c, struct vf_err *err)
-{
-    char name[TENSOR_NAME_BYTES] = "";
-    const struct vf_tensor_id head = {.kind = VF_T_HEAD, .layer = VF_LAYER_NONE};
-    const struct vf_tensor_spec embed = {.id = {.kind = VF_T_EMBED, .layer = VF_LAYER_NONE}};
-    const struct vf_checkpoint_tensor *h = NULL, *e = NULL;
-    if (!c->config.tie_embeddings)
-        return VF_OK;
-    if (vf_tensor_checkpoint_name(&c->config, head, name, sizeof name))
-        h = vf_checkpoint_take(c->checkpoint, name);
-    if (!h)
-        return VF_OK;
-    bool same = false;
-    enum vf_code code = take_tensor(c, &embed, &e, err);
+    struct vf_source_tensor t;
+    enum vf_code code = c->source->ops->find(c->source, spec, &t, err);
     if (!code)
-        code = same_bytes(h, e, &same, err);
-    if (!code && !same)
-        code = vf_err_set(err, VF_ERR_CORRUPT,
-                          "%s: tensor \"%s\" differs from the embedding, though "
-                          "tie_word_embeddings is true",
-                          vf_safetensors_path(h->file), name);
+        code = note_quant(c, spec, &t, err);
     if (!code)
-        vf_info("%s: ignored, the model's embedding is its head", name);
+        c->bytes_total += t.bytes;
     return code;
-}
-
-static bool ends_with(const char *s, const char *suffix)
-{
-    size_t n = strlen(s), k = strlen(suffix);
-    return n >= k && strcmp(s + n - k, suffix) == 0;
-}
-
-/* Old checkpoints store the rotary frequencies, which follow from the config. */
-static void take_ignorable(struct conversion *c)
-{
-    size_t count;
-    const struct vf_checkpoint_tensor *t;
-    while ((t = vf_checkpoint_leftover(c->checkpoint, &count)) &&
-           ends_with(t->entry->name, "rotary_emb.inv_freq"))
-        vf_checkpoint_take(c->checkpoint, t->entry->name);
 }
 
 static enum vf_code check_tensors(struct conversion *c, struct vf_err *err)
 {
     enum vf_code code = for_each_tensor(c, check_tensor, err);
-    if (!code)
-        code = take_tied_head(c, err);
-    if (code)
-        return code;
-    take_ignorable(c);
-    size_t count = 0;
-    char name[VF_NAME_PRINTABLE_BYTES];
-    const struct vf_checkpoint_tensor *t = vf_checkpoint_leftover(c->checkpoint, &count);
-    if (t)
-        return vf_err_set(err, VF_ERR_CORRUPT,
-                          "%s: tensor \"%s\" isn't one of a %s model with this config (%zu such "
-                          "tensors)",
-                          vf_safetensors_path(t->file),
-                          vf_name_printable(t->entry->name, name, sizeof name),
-                          c->config.model_type, count);
-    return VF_OK;
+    return code ? code : c->source->ops->check_rest(c->source, err);
 }
 
 static enum vf_code check_space(const struct conversion *c, struct vf_err *err)
@@ -286,53 +183,28 @@ static enum vf_code check_space(const struct conversion *c, struct vf_err *err)
 
 /* ---- streaming ---- */
 
-static void to_f32(enum vf_dtype dtype, const uint8_t *raw, size_t n, float *out)
-{
-    const uint16_t *half = (const void *)raw;
-    switch (dtype) {
-    case VF_DTYPE_F16:
-        for (size_t i = 0; i < n; i++)
-            out[i] = vf_f16_to_f32(half[i]);
-        break;
-    case VF_DTYPE_BF16:
-        for (size_t i = 0; i < n; i++)
-            out[i] = vf_bf16_to_f32(half[i]);
-        break;
-    default:
-        memcpy(out, raw, n * sizeof *out);
-    }
-}
-
-/* One block of a stripe into c->values. Whole rows lie behind each other and take one read. */
-static enum vf_code read_block(struct conversion *c, const struct vf_checkpoint_tensor *t,
-                               uint32_t cols, uint32_t row, uint32_t row_count, uint32_t col,
-                               uint32_t col_count, struct vf_err *err)
-{
-    uint64_t item = vf_dtype_bits(t->entry->dtype) / 8;
-    uint32_t runs = col_count == cols ? 1 : row_count;
-    size_t run_bytes = (size_t)row_count * col_count / runs * item;
-    enum vf_code code = VF_OK;
-    for (uint32_t r = 0; r < runs && !code; r++)
-        code = vf_safetensors_read(t->file, t->entry, (((uint64_t)row + r) * cols + col) * item,
-                                   c->raw + r * run_bytes, run_bytes, err);
-    if (!code)
-        to_f32(t->entry->dtype, c->raw, (size_t)row_count * col_count, c->values);
-    return code;
-}
-
 static enum vf_code convert_block(struct conversion *c, const struct vf_tensor_spec *spec,
-                                  const struct vf_checkpoint_tensor *t, uint32_t row,
-                                  uint32_t row_count, uint32_t col, uint32_t col_count,
+                                  const struct vf_source_tensor *t, struct vf_source_block b,
                                   struct vf_err *err)
 {
     if (c->params->cancel && *c->params->cancel)
         return vf_err_set(err, VF_ERR_CANCELLED, "%s: cancelled, nothing written",
                           c->params->output);
-    enum vf_code code = read_block(c, t, spec->cols, row, row_count, col, col_count, err);
-    if (!code && (code = vf_model_writer_put_block(c->writer, spec->id, row, row_count, col,
-                                                   col_count, c->values, err)))
-        vf_err_prepend(err, "%s: ", vf_safetensors_path(t->file));
-    c->bytes_done += (uint64_t)row_count * col_count * vf_dtype_bits(t->entry->dtype) / 8;
+    size_t n = (size_t)b.row_count * b.col_count;
+    enum vf_code code = c->source->ops->read(c->source, spec, t, b, c->raw, err);
+    if (code)
+        return code;
+    if (is_quantised(t->type) && quant_of(c, spec->id) == vf_source_quant(t->type)) {
+        code = vf_model_writer_put_groups(c->writer, spec->id, b.row, b.row_count, b.col,
+                                          b.col_count, c->raw, err);
+    } else {
+        vf_source_to_f32(t->type, c->raw, n, c->values);
+        code = vf_model_writer_put_block(c->writer, spec->id, b.row, b.row_count, b.col,
+                                         b.col_count, c->values, err);
+    }
+    if (code)
+        vf_err_prepend(err, "%s: ", t->path);
+    c->bytes_done += vf_source_bytes(t->type, n);
     vf_progress("convert", c->bytes_done, c->bytes_total);
     return code;
 }
@@ -340,18 +212,37 @@ static enum vf_code convert_block(struct conversion *c, const struct vf_tensor_s
 static enum vf_code convert_tensor(struct conversion *c, const struct vf_tensor_spec *spec,
                                    struct vf_err *err)
 {
-    const struct vf_checkpoint_tensor *t = NULL;
-    enum vf_code code = take_tensor(c, spec, &t, err);
+    struct vf_source_tensor t;
+    enum vf_code code = c->source->ops->find(c->source, spec, &t, err);
     /* A vector goes in one piece; a config's limits keep it below one block. */
     uint32_t step = spec->is_vector ? spec->cols : BLOCK_COLS;
     for (uint32_t row = 0; row < spec->rows && !code; row += VF_TILE_ROWS) {
-        uint32_t rows = (uint32_t)vf_min_u64(VF_TILE_ROWS, spec->rows - row);
-        for (uint32_t col = 0; col < spec->cols && !code; col += step) {
-            uint32_t cols = (uint32_t)vf_min_u64(step, spec->cols - col);
-            code = convert_block(c, spec, t, row, rows, col, cols, err);
+        struct vf_source_block b = {
+            .row = row, .row_count = (uint32_t)vf_min_u64(VF_TILE_ROWS, spec->rows - row)};
+        for (b.col = 0; b.col < spec->cols && !code; b.col += step) {
+            b.col_count = (uint32_t)vf_min_u64(step, spec->cols - b.col);
+            code = convert_block(c, spec, &t, b, err);
         }
     }
     return code;
+}
+
+/* The quantisation that all matrices share, or "mixed". */
+static const char *common_quant(const struct conversion *c)
+{
+    int common = -1;
+    for (size_t i = 0; i < ((size_t)c->config->layer_count + 1) * VF_T_KIND_COUNT; i++) {
+        enum vf_tensor_kind kind = i % VF_T_KIND_COUNT;
+        bool matrix = kind == VF_T_EMBED || kind == VF_T_HEAD ||
+                      (kind >= VF_T_Q && kind <= VF_T_O) ||
+                      (kind >= VF_T_GATE && kind <= VF_T_DOWN) || vf_tensor_is_expert(kind);
+        if (!matrix || c->quants[i] == QUANT_NONE)
+            continue;
+        if (common >= 0 && common != c->quants[i])
+            return "mixed";
+        common = c->quants[i];
+    }
+    return vf_quant_name(common);
 }
 
 static enum vf_code write_model(struct conversion *c, struct vf_convert_result *result,
@@ -360,10 +251,11 @@ static enum vf_code write_model(struct conversion *c, struct vf_convert_result *
     const struct vf_model_writer_params params = {
         .path = c->params->output,
         .format = c->params->format,
-        .quant = c->params->quant,
-        .config = &c->config,
-        .tokenizer = c->tokenizer,
-        .tokenizer_bytes = c->tokenizer_bytes,
+        .quant_of = quant_of,
+        .quant_ctx = c,
+        .config = c->config,
+        .tokenizer = c->source->tokenizer,
+        .tokenizer_bytes = c->source->tokenizer_bytes,
     };
     enum vf_code code = vf_model_writer_create(&params, &c->writer, err);
     if (!code)
@@ -378,8 +270,9 @@ static enum vf_code write_model(struct conversion *c, struct vf_convert_result *
     if (!code)
         code = vf_model_writer_finish(c->writer, err);
     *result = (struct vf_convert_result){
-        .params = vf_config_param_count(&c->config),
+        .params = vf_config_param_count(c->config),
         .file_bytes = code ? 0 : vf_model_writer_total_bytes(c->writer),
+        .quant = common_quant(c),
     };
     return code;
 }
@@ -388,22 +281,19 @@ enum vf_code vf_convert_run(const struct vf_convert_params *params,
                             struct vf_convert_result *result, struct vf_err *err)
 {
     struct conversion c = {.params = params};
-    enum vf_code code = load_config(&c, err);
+    enum vf_code code = vf_source_open(params->input, &c.source, err);
     if (code)
-        goto out;
-    code = load_tokenizer(&c, err);
-    if (!code)
-        code = vf_checkpoint_open(params->dir, &c.checkpoint, err);
+        return code;
+    c.config = &c.source->config;
+    code = list_tensors(&c, err);
     if (!code)
         code = check_tensors(&c, err);
     if (!code)
         code = write_model(&c, result, err);
-out:
     vf_model_writer_destroy(c.writer);
-    vf_checkpoint_close(c.checkpoint);
-    vf_config_deinit(&c.config);
+    vf_source_close(c.source);
     free(c.specs);
-    free(c.tokenizer);
+    free(c.quants);
     free(c.raw);
     free(c.values);
     return code;

@@ -1,4 +1,4 @@
-/* Converts a Hugging Face checkpoint directory to one model file.
+/* Converts a Hugging Face checkpoint directory or a GGUF file to one model file.
  *
  * Everything that can be known from headers is checked first (config, tensor names, shapes,
  * dtypes, free space); then the weights stream through block by block, so memory stays at some
@@ -12,16 +12,18 @@
 #include <signal.h>
 
 struct vf_convert_params {
-    const char *dir;    /* config.json, *.safetensors, and tokenizer.json where there is one */
+    const char *input;  /* a directory with config.json, *.safetensors and maybe tokenizer.json, or
+                         * a GGUF file */
     const char *output; /* replaced when the conversion has succeeded */
     enum vf_file_format format;
-    enum vf_quant quant;
+    int quant; /* enum vf_quant of every matrix; -1: q4 from a directory, from GGUF as they are */
     const volatile sig_atomic_t *cancel; /* not 0: stop with VF_ERR_CANCELLED; may be NULL */
 };
 
 struct vf_convert_result {
     uint64_t params; /* stored parameters */
     uint64_t file_bytes;
+    const char *quant; /* "q4", ..., "mixed"; static */
 };
 
 enum vf_code vf_convert_run(const struct vf_convert_params *params,

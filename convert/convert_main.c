@@ -1,4 +1,4 @@
-/* vflow-convert: a Hugging Face checkpoint directory to a .vflow or .cflow file. */
+/* vflow-convert: a checkpoint directory or a GGUF file to a .vflow or .cflow file. */
 #include "common/cli.h"
 #include "common/log.h"
 #include "common/util.h"
@@ -39,8 +39,8 @@ int main(int argc, char **argv)
     static const char *const quants[] = {"q4", "q8", "f16", "f32", NULL};
     static const enum vf_quant quant_values[] = {VF_QUANT_Q4, VF_QUANT_Q8, VF_QUANT_F16,
                                                  VF_QUANT_F32};
-    const char *output = NULL, *dir = NULL;
-    int format = -1, quant = 0, verbose = 0;
+    const char *output = NULL, *input = NULL;
+    int format = -1, quant = -1, verbose = 0;
     const struct vf_opt opts[] = {
         {.name = "output",
          .short_name = 'o',
@@ -58,7 +58,7 @@ int main(int argc, char **argv)
          .type = VF_OPT_CHOICE,
          .value = &quant,
          .choices = quants,
-         .help = "how matrices are stored"},
+         .help = "how matrices are stored; by default q4, and from GGUF as they are there"},
         {.name = "verbose",
          .short_name = 'v',
          .type = VF_OPT_COUNT,
@@ -67,9 +67,10 @@ int main(int argc, char **argv)
     };
     const struct vf_cli cli = {
         .program = PROGRAM,
-        .usage = "DIR -o FILE [--format vflow|cflow] [--quant q4|q8|f16|f32]",
+        .usage = "DIR|FILE.gguf -o FILE [--format vflow|cflow] [--quant q4|q8|f16|f32]",
         .summary = "Converts a checkpoint directory (config.json, *.safetensors, tokenizer.json) "
-                   "to one model file.",
+                   "or a GGUF file (llama, qwen2, qwen3, qwen3moe, olmoe; F32, F16, BF16, Q8_0, "
+                   "Q4_0) to one model file.",
         .opts = opts,
         .opt_count = VF_ARRAY_LEN(opts),
         .positional_min = 1,
@@ -78,7 +79,7 @@ int main(int argc, char **argv)
     struct vf_err err = {0};
     struct vf_convert_result result = {0};
     int count = 0;
-    if (vf_cli_parse(&cli, argc, argv, &dir, &count, &err))
+    if (vf_cli_parse(&cli, argc, argv, &input, &count, &err))
         return vf_cli_fail(PROGRAM, &err);
     vf_log_init(PROGRAM, VF_LOG_WARN + verbose);
     if (!output || !*output) {
@@ -87,10 +88,10 @@ int main(int argc, char **argv)
     }
     catch_signals();
     const struct vf_convert_params params = {
-        .dir = dir,
+        .input = input,
         .output = output,
         .format = format < 0 ? format_by_name(output) : (enum vf_file_format)format,
-        .quant = quant_values[quant],
+        .quant = quant < 0 ? -1 : (int)quant_values[quant],
         .cancel = &caught_signal,
     };
     if (vf_convert_run(&params, &result, &err)) {
@@ -98,6 +99,6 @@ int main(int argc, char **argv)
         return err.code == VF_ERR_CANCELLED && caught_signal ? 128 + caught_signal : status;
     }
     printf("%s: %s, %s, %" PRIu64 " parameters, %" PRIu64 " bytes\n", output,
-           formats[params.format], vf_quant_name(params.quant), result.params, result.file_bytes);
+           formats[params.format], result.quant, result.params, result.file_bytes);
     return 0;
 }

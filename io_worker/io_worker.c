@@ -21,9 +21,8 @@
 #include <unistd.h>
 
 #define PLAN_WAIT_NS    VF_S(60) /* the coordinator may be busy creating a large cache */
-#define GOODBYE_WAIT_NS VF_S(2)  /* for the coordinator to take an Error before the socket closes  \
-                                  */
-#define POLL_MS 500              /* between two heartbeats in the cache */
+#define GOODBYE_WAIT_NS VF_S(2)  /* for the coordinator to take an Error: closing drops it */
+#define POLL_MS         500      /* between two heartbeats in the cache */
 
 enum { ITEM_CONTROL, ITEM_OWNER, ITEM_SIGNAL, ITEM_COUNT };
 

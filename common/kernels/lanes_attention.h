@@ -8,8 +8,7 @@
 
 #include "common/kernels/lanes_vector.h"
 
-#define ATTN_QUERIES  8u
-#define ALWAYS_INLINE inline __attribute__((always_inline))
+#define ATTN_QUERIES 8u
 
 struct attention {
     const struct vf_attn_args *args;

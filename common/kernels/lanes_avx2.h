@@ -9,7 +9,9 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-#define LANES 16u
+/* For bodies that take their shape from a constant argument. */
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+#define LANES         16u
 /* Queries whose score chains fit the sixteen registers: 4 chains x 2 registers each. */
 #define SCORE_QUERIES 1u
 /* Registers of lanes per query, and queries, of one pass over the values. */
@@ -194,39 +196,25 @@ static inline int32_t lanes_store_codes(int8_t *q, lanes v)
     return _mm_cvtsi128_si32(four);
 }
 
-/* The 64 nibble pairs at p (16 rows x 4 columns, and the columns 16 further) as floats q - 8:
- * column c of the four goes to w + 16 c and w + 16 (c + 16). */
-static inline void lanes_unpack_nibbles(const uint8_t *p, float *w)
+/* From 64 nibble pairs at p (16 rows x 4 columns, and the columns 16 further) one column as
+ * floats q - 8; shift is the nibble's place in a row's four bytes. */
+static inline lanes lanes_load_nibbles(const uint8_t *p, int shift)
 {
-#pragma GCC unroll 2
-    for (uint32_t half = 0; half < 2; half++) {
-        __m256i pairs = _mm256_loadu_si256((const __m256i *)(p + 32 * half));
-#pragma GCC unroll 4
-        for (uint32_t c = 0; c < 4; c++) {
-            __m256i byte = _mm256_srli_epi32(pairs, (int)(8 * c));
-            __m256i low = _mm256_and_si256(byte, _mm256_set1_epi32(15));
-            __m256i high = _mm256_and_si256(_mm256_srli_epi32(byte, 4), _mm256_set1_epi32(15));
-            low = _mm256_sub_epi32(low, _mm256_set1_epi32(8));
-            high = _mm256_sub_epi32(high, _mm256_set1_epi32(8));
-            _mm256_storeu_ps(w + 16 * c + 8 * half, _mm256_cvtepi32_ps(low));
-            _mm256_storeu_ps(w + 16 * (c + 16) + 8 * half, _mm256_cvtepi32_ps(high));
-        }
-    }
+    __m256i lo = _mm256_srli_epi32(_mm256_loadu_si256((const __m256i *)p), shift);
+    __m256i hi = _mm256_srli_epi32(_mm256_loadu_si256((const __m256i *)(p + 32)), shift);
+    __m256i eight = _mm256_set1_epi32(8);
+    lo = _mm256_sub_epi32(_mm256_and_si256(lo, _mm256_set1_epi32(15)), eight);
+    hi = _mm256_sub_epi32(_mm256_and_si256(hi, _mm256_set1_epi32(15)), eight);
+    return (lanes){_mm256_cvtepi32_ps(lo), _mm256_cvtepi32_ps(hi)};
 }
 
-/* The 64 int8 at p (16 rows x 4 columns) as floats: column c of the four goes to w + 16 c. */
-static inline void lanes_unpack_bytes(const uint8_t *p, float *w)
+/* From 64 int8 at p (16 rows x 4 columns) column c of the four as floats. */
+static inline lanes lanes_load_bytes(const uint8_t *p, int c)
 {
-#pragma GCC unroll 2
-    for (uint32_t half = 0; half < 2; half++) {
-        __m256i bytes = _mm256_loadu_si256((const __m256i *)(p + 32 * half));
-#pragma GCC unroll 4
-        for (uint32_t c = 0; c < 4; c++) {
-            __m256i high = _mm256_slli_epi32(bytes, (int)(24 - 8 * c));
-            __m256 column = _mm256_cvtepi32_ps(_mm256_srai_epi32(high, 24));
-            _mm256_storeu_ps(w + 16 * c + 8 * half, column);
-        }
-    }
+    __m256i lo = _mm256_slli_epi32(_mm256_loadu_si256((const __m256i *)p), 24 - 8 * c);
+    __m256i hi = _mm256_slli_epi32(_mm256_loadu_si256((const __m256i *)(p + 32)), 24 - 8 * c);
+    return (lanes){_mm256_cvtepi32_ps(_mm256_srai_epi32(lo, 24)),
+                   _mm256_cvtepi32_ps(_mm256_srai_epi32(hi, 24))};
 }
 
 #endif

@@ -12,6 +12,8 @@
 #endif
 #include <stdint.h>
 
+/* For bodies that take their shape from a constant argument. */
+#define ALWAYS_INLINE inline __attribute__((always_inline))
 #define LANES         16u
 #define SCORE_QUERIES 4u
 #define VALUE_VECTORS 4u
@@ -177,32 +179,20 @@ static inline int32_t lanes_store_codes(int8_t *q, lanes v)
     return _mm_cvtsi128_si32(four);
 }
 
-/* The 64 nibble pairs at p (16 rows x 4 columns, and the columns 16 further) as floats q - 8:
- * column c of the four goes to w + 16 c and w + 16 (c + 16). */
-static inline void lanes_unpack_nibbles(const uint8_t *p, float *w)
+/* From 64 nibble pairs at p (16 rows x 4 columns, and the columns 16 further) one column as
+ * floats q - 8; shift is the nibble's place in a row's four bytes. */
+static inline lanes lanes_load_nibbles(const uint8_t *p, int shift)
 {
-    __m512i pairs = _mm512_loadu_si512(p);
-    __m512i fifteen = _mm512_set1_epi32(15);
-    __m512i eight = _mm512_set1_epi32(8);
-#pragma GCC unroll 4
-    for (uint32_t c = 0; c < 4; c++) {
-        __m512i byte = _mm512_srlv_epi32(pairs, _mm512_set1_epi32((int)(8 * c)));
-        __m512i low = _mm512_and_si512(byte, fifteen);
-        __m512i high = _mm512_and_si512(_mm512_srli_epi32(byte, 4), fifteen);
-        lanes_store(w + 16 * c, _mm512_cvtepi32_ps(_mm512_sub_epi32(low, eight)));
-        lanes_store(w + 16 * (c + 16), _mm512_cvtepi32_ps(_mm512_sub_epi32(high, eight)));
-    }
+    __m512i v = _mm512_srlv_epi32(_mm512_loadu_si512(p), _mm512_set1_epi32(shift));
+    v = _mm512_and_si512(v, _mm512_set1_epi32(15));
+    return _mm512_cvtepi32_ps(_mm512_sub_epi32(v, _mm512_set1_epi32(8)));
 }
 
-/* The 64 int8 at p (16 rows x 4 columns) as floats: column c of the four goes to w + 16 c. */
-static inline void lanes_unpack_bytes(const uint8_t *p, float *w)
+/* From 64 int8 at p (16 rows x 4 columns) column c of the four as floats. */
+static inline lanes lanes_load_bytes(const uint8_t *p, int c)
 {
-    __m512i bytes = _mm512_loadu_si512(p);
-#pragma GCC unroll 4
-    for (uint32_t c = 0; c < 4; c++) {
-        __m512i high = _mm512_sllv_epi32(bytes, _mm512_set1_epi32((int)(24 - 8 * c)));
-        lanes_store(w + 16 * c, _mm512_cvtepi32_ps(_mm512_srai_epi32(high, 24)));
-    }
+    __m512i v = _mm512_sllv_epi32(_mm512_loadu_si512(p), _mm512_set1_epi32(24 - 8 * c));
+    return _mm512_cvtepi32_ps(_mm512_srai_epi32(v, 24));
 }
 
 #endif

@@ -6,15 +6,14 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/util.h"
+#include "coordinator/serve/ipc_file.h"
 #include "coordinator/serve/zap.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 #include <zmq.h>
 
@@ -49,20 +48,13 @@ struct vf_peer {
     uint64_t moved_ns; /* when it last took something */
 };
 
-struct socket_file { /* of an ipc endpoint; libzmq leaves it behind */
-    struct socket_file *next;
-    dev_t dev;
-    ino_t ino;
-    char path[sizeof((struct sockaddr_un *)0)->sun_path];
-};
-
 struct vf_front {
     void *context;
     void *sockets[LISTENER_COUNT];
     struct vf_zap *zap;
     bool curve, insecure;
     size_t outbox_max;
-    struct socket_file *files;
+    struct vf_ipc_file *files;
     struct vf_peer *peers;
     uint32_t peer_count;
     size_t waiting_bytes;
@@ -149,24 +141,11 @@ static void drop_outbox(struct vf_peer *p)
     p->waiting_bytes = 0;
 }
 
-/* While we still listen, so that nobody can have put another socket there in good faith. */
-static void remove_files(struct vf_front *f)
-{
-    while (f->files) {
-        struct socket_file *file = f->files;
-        struct stat st;
-        f->files = file->next;
-        if (lstat(file->path, &st) == 0 && st.st_dev == file->dev && st.st_ino == file->ino)
-            unlink(file->path);
-        free(file);
-    }
-}
-
 void vf_front_close(struct vf_front *f)
 {
     if (!f)
         return;
-    remove_files(f);
+    vf_ipc_files_remove(&f->files);
     while (f->peers) {
         struct vf_peer *p = f->peers;
         f->peers = p->next;
@@ -181,54 +160,6 @@ void vf_front_close(struct vf_front *f)
 }
 
 /* ---- binding --------------------------------------------------------------------------------- */
-
-/* True when somebody accepts connections on the socket file. */
-static bool socket_is_alive(const struct sockaddr_un *address)
-{
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return true;
-    bool alive = connect(fd, (const struct sockaddr *)address, sizeof *address) == 0 ||
-                 (errno != ECONNREFUSED && errno != ENOENT);
-    close(fd);
-    return alive;
-}
-
-/* libzmq removes whatever is at the path before it binds, so that is decided here. */
-static enum vf_code check_ipc_path(const char *path, struct vf_err *err)
-{
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    if (path[0] != '/')
-        return vf_err_set(err, VF_ERR_USAGE, "ipc://%s: an absolute path is needed", path);
-    if (strlen(path) >= sizeof address.sun_path)
-        return vf_err_set(err, VF_ERR_USAGE, "ipc://%s: %zu characters, a socket's path has %zu",
-                          path, strlen(path), sizeof address.sun_path - 1);
-    memcpy(address.sun_path, path, strlen(path) + 1);
-    struct stat st;
-    if (lstat(path, &st) != 0)
-        return errno == ENOENT ? VF_OK : vf_err_errno(err, VF_ERR_IO, errno, "ipc://%s", path);
-    if (!S_ISSOCK(st.st_mode))
-        return vf_err_set(err, VF_ERR_USAGE, "ipc://%s exists and isn't a socket", path);
-    if (socket_is_alive(&address))
-        return vf_err_set(err, VF_ERR_BUSY, "ipc://%s: another server listens there", path);
-    return VF_OK;
-}
-
-static enum vf_code note_file(struct vf_front *f, const char *path, struct vf_err *err)
-{
-    struct stat st;
-    struct socket_file *file = calloc(1, sizeof *file);
-    if (!file)
-        return vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for an endpoint");
-    if (lstat(path, &st) != 0) {
-        free(file);
-        return vf_err_errno(err, VF_ERR_IO, errno, "ipc://%s", path);
-    }
-    *file = (struct socket_file){.next = f->files, .dev = st.st_dev, .ino = st.st_ino};
-    memcpy(file->path, path, strlen(path) + 1); /* check_ipc_path has measured it */
-    f->files = file;
-    return VF_OK;
-}
 
 static enum vf_code check_tcp(const struct vf_front *f, const char *endpoint, struct vf_err *err)
 {
@@ -246,7 +177,7 @@ enum vf_code vf_front_bind(struct vf_front *f, const char *endpoint,
     bool ipc = strncmp(endpoint, "ipc://", 6) == 0;
     enum vf_code code;
     if (ipc)
-        code = check_ipc_path(endpoint + 6, err);
+        code = vf_ipc_file_check(endpoint + 6, err);
     else if (strncmp(endpoint, "tcp://", 6) == 0)
         code = check_tcp(f, endpoint, err);
     else
@@ -264,7 +195,7 @@ enum vf_code vf_front_bind(struct vf_front *f, const char *endpoint,
     code = vf_wire_bind(socket, endpoint, err);
     umask(old);
     if (!code && ipc)
-        code = note_file(f, endpoint + 6, err);
+        code = vf_ipc_file_note(endpoint + 6, &f->files, err);
     if (code)
         return code;
     size_t size = VF_FRONT_ENDPOINT_MAX;

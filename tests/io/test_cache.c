@@ -534,7 +534,7 @@ static void test_broken_tables(void)
 
 int main(void)
 {
-    plan(78);
+    plan(77);
     make_test_base();
     vf_log_init("test", VF_LOG_WARN);
     MUST(vf_run_dir_create(&rd, &must_err));

@@ -236,7 +236,7 @@ def main():
     os.environ["VFLOW_SOURCE"] = os.path.abspath(os.environ.get("VFLOW_SOURCE", "."))
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        for test in (test_paper_numbers, test_bytes, test_program, test_measured, test_svg,
+        for test in (test_paper_numbers, test_table, test_bytes, test_program, test_measured, test_svg,
                      test_refusals, test_checkpoints):
             try:
                 test()

@@ -7,9 +7,9 @@ from proc import convert, done, note, ok, environment, score, shared
 
 TINY = shared("models", "tiny_arch2_4")
 STORIES = shared("models", "stories260k")
+DUAL = shared("models", "tiny_dual_moe")
 TOKENS = 96  # of the text; several chunks, several attention records
 EMULATED = environment(VFLOW_EMULATE_AVX512="1")
-SMALLEST = "1K"  # replaced by one expert's record, see record_bytes
 
 
 def tokens_of(folder):
@@ -76,4 +76,5 @@ if __name__ == "__main__":
     for precision in [which] if which else ["f32", "q8"]:
         check(TINY, precision, True)
         check(STORIES, precision, False)
+        check(DUAL, precision, True)
     done()

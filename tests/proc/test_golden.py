@@ -41,12 +41,14 @@ def check_greedy(folder, model, *options):
 
 
 def check_random():
-    for name in ("arch2_4_combined", "arch2_4_sync", "deep_delays", "sequential_dense",
-                 "sequential_moe"):
-        folder = shared("golden", name)
+    """Every architecture, in one stage worker and in two."""
+    folders = sorted(d for d in os.listdir(shared("golden")) if os.path.isdir(shared("golden", d)))
+    for folder in (shared("golden", d) for d in folders):
         check_scores(folder, convert(folder), "logp_q4.npy", 1e-3)
         check_greedy(folder, convert(folder))
-        check_scores(folder, convert(folder, "--quant", "f32"), "logp.npy", 1e-4)
+        check_greedy(folder, convert(folder), "--stage-workers", "2")
+        check_scores(folder, convert(folder, "--quant", "f32"), "logp.npy", 1e-4,
+                     "--prefill-chunk", "5")
 
 
 def check_stories():

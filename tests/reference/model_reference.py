@@ -408,17 +408,18 @@ class Model:
         w = self.norm_weight("model.norm")
         return [softcap(rms_norm(x, w, self.c.eps) @ head.T, self.c.final_cap) for x in xs]
 
-    def residuals(self, tokens, nudge=0.0):
+    def residuals(self, tokens, nudge=0.0, phase=0):
         """What the head reads, one [T, d] a flow."""
         self.length = len(tokens)
         xs = self.embed(tokens)
-        wiggle = np.cos(np.arange(xs[0].size)).reshape(xs[0].shape)
+        wiggle = np.cos(phase + np.arange(xs[0].size)).reshape(xs[0].shape)
         return STYLES[self.c.style](self, [x * (1 + nudge * wiggle) for x in xs])
 
-    def score(self, tokens, nudge=0.0):
-        """[T, V]. With a nudge every embedded value is off by up to that share of itself: what
-        becomes of the scores tells how much rounding matters to this model."""
-        xs = self.residuals(tokens, nudge)
+    def score(self, tokens, nudge=0.0, phase=0):
+        """[T, V]. With a nudge every embedded value is off by up to that share of itself, in a
+        pattern that the phase chooses: what becomes of the scores tells how much rounding matters
+        to this model."""
+        xs = self.residuals(tokens, nudge, phase)
         return readout(self.c, [log_softmax(z) for z in self.logits(xs)])
 
     def greedy(self, prompt, count):

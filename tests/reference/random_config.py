@@ -78,7 +78,7 @@ def _hugging_face(raw, family, rng):
     raw["intermediate_size"] = _int(rng, 1, 300)
     if family in ("llama", "mistral", "qwen2", "mixtral", "olmoe") and rng.random() < 0.6:
         del raw["head_dim"]  # as in the published files: it follows from hidden_size
-        raw["hidden_size"] = raw["num_attention_heads"] * _pick(rng, (2, 6, 10, 16, 18, 34))
+        raw["hidden_size"] = raw["num_attention_heads"] * _pick(rng, (6, 8, 10, 16, 18, 34))
     if family == "olmoe":
         raw["num_key_value_heads"] = raw["num_attention_heads"]
         _maybe(rng, 0.6, raw, "norm_topk_prob", bool(rng.random() < 0.5))
