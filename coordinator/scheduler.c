@@ -448,10 +448,10 @@ static enum vf_code send_one(struct vf_scheduler *s, bool *sent, struct vf_err *
     if (n == 0)
         return VF_OK;
     uint32_t total = emit_auxiliary(s, n);
+    uint64_t now = vf_now_ns();
     enum vf_code code = vf_engine_submit(s->engine, s->columns, total, &step->step_id, err);
     if (code)
         return code;
-    uint64_t now = vf_now_ns();
     for (uint32_t i = 0; i < step->part_count; i++) {
         struct request *r = s->slots[step->parts[i].slot];
         if (!r->began_ns)

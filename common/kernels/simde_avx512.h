@@ -74,6 +74,13 @@ static inline __m512i compat_srai_epi32(__m512i v, int count)
 #undef _mm512_madd_epi16
 #define _mm512_madd_epi16(a, b) simde_mm512_madd_epi16((a), (b))
 
+/* Without optimisation the compiler's own headers have some of these as macros. */
+#undef _mm512_cvtepi32_ps
+#undef _mm512_cvtps_epi32
+#undef _mm512_cvtph_ps
+#undef _mm512_cvtps_ph
+#undef _mm512_cvtepi32_epi8
+#undef _mm512_srai_epi32
 #define _mm512_cvtepi32_ps(v)    compat_cvtepi32_ps(v)
 #define _mm512_cvtps_epi32(v)    compat_cvtps_epi32(v)
 #define _mm512_cvtph_ps(v)       compat_cvtph_ps(v)

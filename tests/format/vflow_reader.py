@@ -9,6 +9,7 @@ import struct
 import numpy as np
 
 QUANTS = {0: ("f32", 2048), 1: ("f16", 1024), 2: ("q8", 544), 3: ("q4", 288)}
+MIXED = 4
 QUANT_NUMBERS = {name: number for number, (name, _) in QUANTS.items()}
 SECTIONS = ["config", "tokenizer", "tensors", "groups", "experts", "vectors", "stream", "bank",
             "tiles"]
@@ -280,10 +281,13 @@ class ModelFile:
         self.need((version, header_bytes, file_bytes) == (6, 512, len(d)), "version or sizes")
         self.need(struct.unpack_from("<HHHH", d, 24) == (128, 256, 16, 32), "tile geometry")
         self.quant = d[32]
-        self.need(self.quant in QUANTS, "quant")
+        self.need(self.quant in QUANTS or self.quant == MIXED, "quant")
+        self.expert_quants = list(d[33:36]) if self.quant == MIXED else [self.quant] * 3
+        self.need(all(q in QUANTS for q in self.expert_quants), "expert quants")
         count, self.tile_count, self.expert_bytes, reserved = struct.unpack_from("<IQQQ", d, 36)
         self.need(count == 9 and reserved == 0, "section count")
-        self.need(not any(d[33:36]) and not any(d[352:504]), "reserved")
+        self.need(self.quant == MIXED or not any(d[33:36]), "expert quants")
+        self.need(not any(d[352:504]), "reserved")
         self.fingerprint = _u64(d, 504)
         self.need(self.fingerprint == xxh3(d[:504]), "header checksum")
 
@@ -366,7 +370,8 @@ class ModelFile:
             f32 = vector or t.key[0] == "router"
             self.need((t.rows, t.cols) == ((1,) + shape if vector else shape), "shape")
             self.need((t.flags, t.reserved) == (int(vector), 0), "flags")
-            self.need(t.quant == (0 if f32 else self.quant), "quant")
+            allowed = [0] if f32 else list(QUANTS) if self.quant == MIXED else [self.quant]
+            self.need(t.quant in allowed, "quant")
             size = 4 * t.cols if vector else matrix_bytes(t.quant, t.rows, t.cols)
             begin, room = self.sections["vectors" if vector else "stream"]
             self.need(t.bytes == size and t.offset % 64 == 0, "bytes or alignment")
@@ -400,9 +405,10 @@ class ModelFile:
         """[(name, offset in the record, rows, cols)] and the record's bytes."""
         d, fe = self.config["hidden_size"], self.config["moe_intermediate_size"]
         parts, at = [], 0
-        for name, rows, cols in (("gate", fe, d), ("up", fe, d), ("down", d, fe)):
+        shapes = (("gate", fe, d), ("up", fe, d), ("down", d, fe))
+        for (name, rows, cols), quant in zip(shapes, self.expert_quants):
             parts.append((name, at, rows, cols))
-            at += round_up(matrix_bytes(self.quant, rows, cols), 64)
+            at += round_up(matrix_bytes(quant, rows, cols), 64)
         return parts, round_up(at, 4096)
 
     def expert(self, layer, expert):
@@ -442,8 +448,8 @@ class ModelFile:
                 self.check_matrix_tiles(t.tile_begin, t.offset, t.quant, t.rows, t.cols)
         entry = self.expert_tile_begin
         for offset, _, _ in self.experts:
-            for _, at, rows, cols in self.expert_parts()[0]:
-                entry = self.check_matrix_tiles(entry, offset + at, self.quant, rows, cols)
+            for (_, at, rows, cols), quant in zip(self.expert_parts()[0], self.expert_quants):
+                entry = self.check_matrix_tiles(entry, offset + at, quant, rows, cols)
         self.need(entry == self.tile_count, "tile directory's end")
 
     def check_cover(self):
