@@ -243,12 +243,20 @@ static struct vf_peer *find_peer(struct vf_front *f, const struct vf_peer *like)
     return NULL;
 }
 
+static void give_up(struct vf_peer *p)
+{
+    drop_outbox(p);
+    p->gone = true;
+}
+
 /* NULL when there are too many. */
 static struct vf_peer *enter_peer(struct vf_front *f, const struct vf_peer *like)
 {
     struct vf_peer *p = find_peer(f, like);
-    if (p)
+    if (p && strcmp(p->user, like->user) == 0)
         return p;
+    if (p) /* somebody else took the routing id of a client that left */
+        give_up(p);
     if (f->peer_count == VF_FRONT_PEERS_MAX || !(p = malloc(sizeof *p)))
         return NULL;
     *p = *like;
@@ -290,12 +298,6 @@ bool vf_peer_may_cancel(const struct vf_peer *by, const struct vf_peer *peer)
 {
     return by == peer || by->listener == LISTENER_LOCAL ||
            (by->listener == peer->listener && strcmp(by->user, peer->user) == 0);
-}
-
-static void give_up(struct vf_peer *p)
-{
-    drop_outbox(p);
-    p->gone = true;
 }
 
 /* ---- sending --------------------------------------------------------------------------------- */

@@ -96,6 +96,29 @@ def test_owners(server):
                    "the server's own user may cancel anything over ipc")
 
 
+def test_borrowed_routing_id(server):
+    """A client that takes the routing id of one that left doesn't become it."""
+    with Stopped(server):
+        a = Peer(server.endpoint, routing_id=b"the-same", curve_serverkey=key_of("server.pub"),
+                 curve_publickey=key_of("alice.pub"), curve_secretkey=key_of("alice.key", "secret"))
+        with a:
+            generate_request(a.send(request_id=9), tokens=[0, 422])
+            a.receive_kind("accepted")
+        with Peer(server.endpoint, routing_id=b"the-same", curve_serverkey=key_of("server.pub"),
+                  curve_publickey=key_of("bob.pub"),
+                  curve_secretkey=key_of("bob.key", "secret")) as thief:
+            thief.send().cancel.target_request_id = 9
+            ok(not thief.receive_kind("cancel_reply").cancel_reply.found,
+               "a borrowed routing id doesn't make an owner")
+        ok(wait_until(lambda: server_is_idle(server)), "the request of who left is cancelled")
+
+
+def server_is_idle(server):
+    with Peer(server.endpoints[1]) as local:
+        local.send().status.SetInParent()
+        return local.receive_kind("status_reply").status_reply.sequences_active == 0
+
+
 def test_server_options():
     def serve(*options):
         return run([COORDINATOR, "serve", "--model", model(), *options])
@@ -143,6 +166,7 @@ def main():
                 "--curve-secret", path("server.key"), "--allow", path("allow")) as server:
         test_admission(server)
         test_owners(server)
+        test_borrowed_routing_id(server)
     test_server_options()
     test_insecure()
     done()
