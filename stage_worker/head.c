@@ -19,7 +19,7 @@ struct head_job {
     uint32_t row;
     float max[VF_FLOWS_MAX][CHUNKS_MAX], sum[VF_FLOWS_MAX][CHUNKS_MAX];
     float row_max[VF_FLOWS_MAX], log_sum[VF_FLOWS_MAX];
-    double square_sum[CHUNKS_MAX];
+    double exp_sum[CHUNKS_MAX], square_sum[CHUNKS_MAX];
     float log_alpha, log_rest; /* of the mixture */
     uint32_t flows;
 };
@@ -79,12 +79,15 @@ static void chunk_squares(void *ctx, uint32_t chunk, uint32_t thread)
 {
     (void)thread;
     struct head_job *j = ctx;
-    double sum = 0.0;
+    const float *z = logits_of(j, 0) + (size_t)chunk * j->chunk;
+    double sum = 0.0, squares = 0.0;
     for (uint32_t i = 0; i < chunk_length(j, chunk); i++) {
-        double p = vf_expf(log_p(j, 0, chunk * j->chunk + i));
-        sum += p * p;
+        double e = vf_expf(z[i] - j->row_max[0]);
+        sum += e;
+        squares += e * e;
     }
-    j->square_sum[chunk] = sum;
+    j->exp_sum[chunk] = sum;
+    j->square_sum[chunk] = squares;
 }
 
 static float mix(const struct head_job *j, float p, float q)
@@ -115,12 +118,15 @@ static void chunk_write(void *ctx, uint32_t chunk, uint32_t thread)
 static void find_alpha(struct head_job *j, uint64_t bytes)
 {
     run_parallel(j->ex, chunk_squares, j, j->chunks, bytes);
-    double alpha = 0.0;
-    for (uint32_t i = 0; i < j->chunks; i++)
-        alpha += j->square_sum[i];
-    alpha = alpha < 0.5 ? 0.5 : alpha > 1.0 ? 1.0 : alpha;
-    j->log_alpha = alpha < 1.0 ? vf_logf((float)alpha) : 0.0f;
-    j->log_rest = alpha < 1.0 ? vf_logf((float)(1.0 - alpha)) : -INFINITY;
+    double sum = 0.0, squares = 0.0;
+    for (uint32_t i = 0; i < j->chunks; i++) {
+        sum += j->exp_sum[i];
+        squares += j->square_sum[i];
+    }
+    double rest = 1.0 - squares / (sum * sum);
+    rest = rest > 0.5 ? 0.5 : rest < 0.0 ? 0.0 : rest;
+    j->log_alpha = rest > 0.0 ? vf_logf((float)(1.0 - rest)) : 0.0f;
+    j->log_rest = rest > 0.0 ? vf_logf((float)rest) : -INFINITY;
 }
 
 static void read_out(struct head_job *j)

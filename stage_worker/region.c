@@ -21,10 +21,12 @@ void run_parallel(struct vf_executor *ex, vf_pool_fn *fn, void *ctx, uint32_t it
         fn(ctx, i, 0);
 }
 
-static vf_matmul_fn *matmul_for(const struct vf_executor *ex, const struct matmul_job *job)
+/* m is one of the job's matrices, which may be stored differently. */
+static vf_matmul_fn *matmul_for(const struct vf_executor *ex, const struct matmul_job *job,
+                                const struct vf_matrix *m)
 {
-    return ex->p.q8 && !job->exact_f32 ? ex->p.kernels->matmul_q8[job->m->quant]
-                                       : ex->p.kernels->matmul_f32[job->m->quant];
+    return ex->p.q8 && !job->exact_f32 ? ex->p.kernels->matmul_q8[m->quant]
+                                       : ex->p.kernels->matmul_f32[m->quant];
 }
 
 struct region {
@@ -49,10 +51,9 @@ static void matmul_item(void *ctx, uint32_t item, uint32_t thread)
     uint32_t begin = (item - job->item_begin) * job->blocks_per_item;
     uint32_t blocks = vf_row_blocks(job->m->rows);
     uint32_t end = begin + job->blocks_per_item < blocks ? begin + job->blocks_per_item : blocks;
-    vf_matmul_fn *matmul = matmul_for(r->ex, job);
-    matmul(job->m, &job->acts, begin, end, job->y, job->y_stride);
+    matmul_for(r->ex, job, job->m)(job->m, &job->acts, begin, end, job->y, job->y_stride);
     if (job->m2.data)
-        matmul(&job->m2, &job->acts, begin, end, job->y2, job->y_stride);
+        matmul_for(r->ex, job, &job->m2)(&job->m2, &job->acts, begin, end, job->y2, job->y_stride);
     if (job->finish) {
         uint32_t row_end = end * VF_RECORD_ROWS;
         job->finish(r->ex, job, begin * VF_RECORD_ROWS,
@@ -81,8 +82,10 @@ void run_matmuls(struct vf_executor *ex, struct matmul_job *jobs, uint32_t count
         job->item_begin = items;
         items += (uint32_t)vf_div_up(blocks, job->blocks_per_item);
         uint64_t matrix = vf_matrix_bytes(job->m->quant, job->m->rows, job->m->cols);
-        bytes += (job->m2.data ? 2 : 1) * matrix * vf_div_up(job->acts.n_col, 2);
-        ex->stats.weight_bytes += (job->m2.data ? 2 : 1) * matrix;
+        if (job->m2.data)
+            matrix += vf_matrix_bytes(job->m2.quant, job->m2.rows, job->m2.cols);
+        bytes += matrix * vf_div_up(job->acts.n_col, 2);
+        ex->stats.weight_bytes += matrix;
     }
     struct region region = {ex, jobs, count};
     run_parallel(ex, matmul_item, &region, items, bytes);

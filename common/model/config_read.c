@@ -214,6 +214,40 @@ static enum vf_code check_native_keys(struct vf_config_reader *r)
     return VF_OK;
 }
 
+/* Keys that would make a Hugging Face type another model: read for pipeline_native only, and too
+ * telling to be ignored elsewhere. */
+static const char *const native_only_keys[] = {
+    "combine_style",
+    "dense_delay",
+    "expert_delay",
+    "merge_interval",
+    "num_flows",
+    "fixed_point_iterations",
+    "flow_router",
+    "flow_readout",
+    "num_experts_per_tok_aux",
+    "flow_specific_dense",
+    "flow_coupling",
+    "mlp_gated",
+    "v_norm",
+    "qk_norm",
+    "embedding_scale",
+    "attn_scale",
+    "rmsnorm_weight_offset",
+};
+
+static enum vf_code check_foreign_keys(struct vf_config_reader *r, const char *type)
+{
+    for (size_t i = 0; i < VF_ARRAY_LEN(native_only_keys); i++) {
+        const json_t *v = json_object_get(r->obj, native_only_keys[i]);
+        if (v && !json_is_null(v))
+            return vf_err_set(r->err, VF_ERR_UNSUPPORTED,
+                              "%s: %s: found with model_type %s, allowed with pipeline_native only",
+                              r->where, native_only_keys[i], type);
+    }
+    return VF_OK;
+}
+
 static const struct vf_config_type *find_type(const char *name)
 {
     for (size_t i = 0; i < VF_ARRAY_LEN(types); i++)
@@ -243,7 +277,11 @@ enum vf_code vf_config_read_type(struct vf_config_reader *r)
     r->type = find_type(name);
     if (!r->type)
         return refuse_type(r, "model_type", name);
-    if (r->type->flags & VF_TYPE_NATIVE) {
+    if (!(r->type->flags & VF_TYPE_NATIVE)) {
+        code = check_foreign_keys(r, name);
+        if (code != VF_OK)
+            return code;
+    } else {
         code = check_native_keys(r);
         if (code != VF_OK)
             return code;

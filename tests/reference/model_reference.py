@@ -312,8 +312,10 @@ class Model:
         out = np.empty_like(q)
         for h in range(self.c.heads):
             source = h * self.c.kv_heads // self.c.heads
-            scores = softcap(q[:, h] @ k[:, source].T * self.c.attn_scale, self.c.attn_cap)
-            out[:, h] = softmax(np.where(visible, scores, -np.inf)) @ v[:, source]
+            keys, values = np.ascontiguousarray(k[:, source]), np.ascontiguousarray(v[:, source])
+            scores = np.ascontiguousarray(q[:, h]) @ keys.T * self.c.attn_scale
+            scores = np.where(visible, softcap(scores, self.c.attn_cap), -np.inf)
+            out[:, h] = softmax(scores) @ values
         return out.reshape(n, -1)
 
     def _hidden(self, y, gate, up):

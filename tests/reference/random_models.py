@@ -35,7 +35,8 @@ NUDGE_PHASES = (0, 1, 2)
 MOVED_MAX = 1e-5
 TEXT_LENGTH = 40
 LONG_TEXT_LENGTH = 330
-DRAWS = 60
+DRAWS = 24
+DRAWS_PER_LENGTH = 3  # then texts of half the length are tried
 GREEDY = 6  # tokens that a text is continued with
 
 
@@ -55,7 +56,7 @@ def text_length(raw):
 def draw_text(model, length_max, rng):
     """Tokens, their reference scores; None where no draw is well-conditioned."""
     for draw in range(DRAWS):
-        longest = max(1, length_max * (DRAWS - draw) // DRAWS)
+        longest = max(1, length_max >> draw // DRAWS_PER_LENGTH)
         length = longest if rng.random() < 0.5 else int(rng.integers(1, longest + 1))
         tokens = rng.integers(0, model.c.vocab, length).tolist()
         model.router_margin = np.inf
