@@ -72,7 +72,7 @@ struct vf_attn_args {
 };
 
 struct vf_kernels {
-    const char *name; /* "scalar", "avx2", "avx512", "avx512vnni" */
+    const char *name; /* "scalar", "avx2", "avx512", "avx512vnni"; tests: "avx512-emulated", ... */
 
     vf_matmul_fn *matmul_f32[VF_QUANT_COUNT]; /* reads acts->x */
     vf_matmul_fn *matmul_q8[VF_QUANT_COUNT];  /* q4, q8 read acts->q; f16, f32 entries are the
@@ -83,10 +83,10 @@ struct vf_kernels {
      * with a NaN or infinity has scale NaN, q 0 (so that the result is NaN in every tier). */
     void (*quantize_q8)(const float *x, uint32_t n, int8_t *q, float *scale, int32_t *sum);
 
-    /* y = x / sqrt(mean(x^2) + eps) * (w + offset); w NULL: no weight. x == y is allowed.
+    /* y = x / sqrt(mean(x^2) + eps) * (w + offset); w NULL: y = x * r. x == y is allowed.
      * Order: 16-lane fmaf sum, r = 1.0f / sqrtf(sum / n + eps), y = (x * r) * (w + offset). */
     void (*rmsnorm)(const float *x, const float *w, float offset, float eps, uint32_t n, float *y);
-    /* Rotates pairs (i, i + distance), i < n_pair, in place:
+    /* Rotates pairs (i, i + distance), i < n_pair <= distance, in place:
      * a' = fmaf(a, cos, -(b * sin)), b' = fmaf(b, cos, a * sin). */
     void (*rope)(float *x, const float *cos, const float *sin, uint32_t n_pair, uint32_t distance);
     /* out = act(gate) * up; up NULL: out = act(gate). out may be gate or up. */
@@ -105,7 +105,8 @@ struct vf_kernels {
 
     void (*attention_block)(const struct vf_attn_args *args);
 
-    /* Softmax parts over n values: the maximum, then out = exp(x - max) with the sum returned. */
+    /* Softmax parts over n values: the maximum (-infinity for none, NaN if one is NaN), then
+     * out = exp(x - max) with the sum returned. out may be x. */
     float (*max)(const float *x, uint32_t n);
     float (*exp_sum)(const float *x, float max, uint32_t n, float *out /* NULL: sum only */);
 

@@ -80,6 +80,30 @@ UNUSED static void rng_fill(float *x, size_t n, enum kind kind)
         x[i] = rng_value(kind);
 }
 
+/* ---- half floats by arithmetic, independent of the code under test ---- */
+
+UNUSED static float half_value(uint16_t h)
+{
+    int exponent = h >> 10 & 31, mantissa = h & 1023;
+    double magnitude = exponent ? ldexp(1024 + mantissa, exponent - 25) : ldexp(mantissa, -24);
+    if (exponent == 31)
+        magnitude = mantissa ? NAN : INFINITY;
+    return (float)(h & 0x8000 ? -magnitude : magnitude);
+}
+
+/* The nearest half, ties to even. */
+UNUSED static uint16_t half_nearest(float f)
+{
+    uint16_t sign = signbit(f) ? 0x8000 : 0;
+    double magnitude = fabs((double)f);
+    if (!(magnitude < 65520.0))
+        return (uint16_t)(sign | (isnan(f) ? 0x7e00 : 0x7c00));
+    int exponent = magnitude >= 0x1p-14 ? ilogb(magnitude) : -14;
+    int steps = (int)nearbyint(ldexp(magnitude, 10 - exponent)); /* of 2^(exponent - 10) */
+    int normal = magnitude >= 0x1p-14 ? (exponent + 14) * 1024 : 0;
+    return (uint16_t)(sign | (normal + steps));
+}
+
 /* ---- buffers between two unreadable pages ---- */
 
 struct guarded {

@@ -72,9 +72,7 @@ static void matrix_fill_extreme(const struct vf_matrix *m, uint8_t *p, uint8_t b
 
 static float read_half(const uint8_t *p)
 {
-    _Float16 h;
-    memcpy(&h, p, sizeof(h));
-    return (float)h;
+    return half_value((uint16_t)(p[0] + 256 * p[1]));
 }
 
 static double weight_in_record(enum vf_quant quant, const uint8_t *record, uint32_t r, uint32_t c)

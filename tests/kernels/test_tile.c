@@ -1,31 +1,14 @@
 /* Tiles: packed bytes against an independent packing, round trips, offsets, half floats.
  *
  * The independent packing walks the layout of tile.h's comment from the first byte to the last
- * and quantises in double where that is exact; half floats come from the compiler's _Float16.
+ * and quantises in double where that is exact; half floats come from kernel_test.h.
  */
 #include "kernel_test.h"
-
-#include <fenv.h>
 
 static const uint32_t sizes[][2] = {{1, 1},    {17, 33},    {128, 256}, {129, 257},
                                     {172, 64}, {300, 1000}, {16, 32},   {5, 2048},
                                     {1000, 5}, {128, 288},  {144, 256}};
 #define SIZE_COUNT (sizeof(sizes) / sizeof(sizes[0]))
-
-static uint16_t reference_f16(float f)
-{
-    _Float16 h = (_Float16)f;
-    uint16_t bits;
-    memcpy(&bits, &h, sizeof(bits));
-    return bits;
-}
-
-static float reference_f32(uint16_t bits)
-{
-    _Float16 h;
-    memcpy(&h, &bits, sizeof(h));
-    return (float)h;
-}
 
 /* ---- an independent packer ---- */
 
@@ -45,7 +28,7 @@ static uint16_t group_scale(const struct cursor *c, uint32_t row, uint32_t col, 
     float largest = 0.0f;
     for (uint32_t i = 0; i < 32; i++)
         largest = fmaxf(largest, fabsf(weight_at(c, row, col + i)));
-    uint16_t half = reference_f16(largest / steps);
+    uint16_t half = half_nearest(largest / steps);
     return half == 0x7c00 ? 0x7bff : half;
 }
 
@@ -53,7 +36,7 @@ static int code(float w, uint16_t half, int low, int high)
 {
     if (half == 0)
         return 0;
-    double q = nearbyint((double)(w / reference_f32(half)));
+    double q = nearbyint((double)(w / half_value(half)));
     return q < low ? low : q > high ? high : (int)q;
 }
 
@@ -96,7 +79,7 @@ static void emit_record_floats(struct cursor *c, enum vf_quant quant, uint32_t r
             uint32_t bits;
             memcpy(&bits, &w, sizeof(bits));
             if (quant == VF_QUANT_F16)
-                bits = reference_f16(w);
+                bits = half_nearest(w);
             emit_u16(c, (uint16_t)bits);
             if (quant == VF_QUANT_F32)
                 emit_u16(c, (uint16_t)(bits >> 16));
@@ -134,7 +117,7 @@ static void test_half_floats(void)
 {
     bool widen_ok = true;
     for (uint32_t h = 0; h < 65536; h++)
-        widen_ok &= same_float(vf_f16_to_f32((uint16_t)h), reference_f32((uint16_t)h));
+        widen_ok &= same_float(vf_f16_to_f32((uint16_t)h), half_value((uint16_t)h));
     ok(widen_ok, "every half float widens exactly");
 
     bool narrow_ok = true;
@@ -142,15 +125,15 @@ static void test_half_floats(void)
         for (uint32_t sign = 0; sign < 2; sign++) {
             float f = bits_to_float((uint32_t)u | sign << 31);
             uint16_t found = vf_f32_to_f16(f);
-            narrow_ok &= f != f ? (found & 0x7fff) > 0x7c00 : found == reference_f16(f);
+            narrow_ok &= f != f ? (found & 0x7fff) > 0x7c00 : found == half_nearest(f);
         }
     }
     ok(narrow_ok, "floats narrow to the nearest half, ties to even");
 
     bool middle_ok = true; /* halfway between two neighbours, and one bit to each side */
     for (uint32_t h = 0; h < 0x7c00; h++) {
-        double mid = ((double)reference_f32((uint16_t)h) +
-                      (h == 0x7bff ? 65536.0 : (double)reference_f32((uint16_t)(h + 1)))) /
+        double mid = ((double)half_value((uint16_t)h) +
+                      (h == 0x7bff ? 65536.0 : (double)half_value((uint16_t)(h + 1)))) /
                      2.0;
         float f = (float)mid;
         middle_ok &= vf_f32_to_f16(f) == h + (h & 1u);
