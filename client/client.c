@@ -111,9 +111,8 @@ enum vf_code vf_client_open(const struct vf_client_options *options, struct vf_c
     snprintf(c->endpoint, sizeof c->endpoint, "%s", options->endpoint);
     c->interrupt_fd = options->interrupt_fd;
     c->curve = options->keys != NULL;
-    c->context = vf_wire_context_create();
-    code = c->context ? open_socket(c, options, err)
-                      : vf_err_set(err, VF_ERR_NO_MEMORY, "can't create a zmq context");
+    c->context = vf_wire_context_create(err);
+    code = c->context ? open_socket(c, options, err) : err->code;
     if (code) {
         vf_client_close(c);
         return code;

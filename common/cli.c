@@ -109,7 +109,7 @@ static enum vf_code set_int(const struct vf_opt *o, const char *text, struct vf_
     char *end;
     errno = 0;
     long long v = strtoll(text, &end, 10);
-    if (end == text || *end || errno || (double)v < o->min || (double)v > o->max)
+    if (end == text || *end || errno || (long double)v < o->min || (long double)v > o->max)
         return vf_err_set(err, VF_ERR_USAGE,
                           "--%s: '%s' found, a whole number from %.0f to %.0f "
                           "is allowed",

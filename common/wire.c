@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <zmq.h>
 
 /* Messages in a queue; a peer that is this far behind is told VF_ERR_BUSY. */
@@ -28,11 +29,35 @@
 /* How long vf_wire_context_destroy waits for a DEALER's last messages to leave. */
 #define LAST_WORDS_MS 500
 
-void *vf_wire_context_create(void)
+/* A run with all its workers needs far fewer; clients of a server take one each. */
+#define FILES_WANTED 4096u
+
+static enum vf_code raise_file_limit(struct vf_err *err)
 {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= FILES_WANTED)
+        return VF_OK;
+    rlim_t before = limit.rlim_cur;
+    limit.rlim_cur = limit.rlim_max < FILES_WANTED ? limit.rlim_max : FILES_WANTED;
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
+        limit.rlim_cur = before;
+    if (limit.rlim_cur >= VF_WIRE_FILES_MIN)
+        return VF_OK;
+    return vf_err_set(err, VF_ERR_LIMIT,
+                      "%llu open files are allowed to this process, at least %u are needed "
+                      "(ulimit -n)",
+                      (unsigned long long)limit.rlim_cur, VF_WIRE_FILES_MIN);
+}
+
+void *vf_wire_context_create(struct vf_err *err)
+{
+    if (raise_file_limit(err) != VF_OK)
+        return NULL;
     void *context = zmq_ctx_new();
     if (context)
         zmq_ctx_set(context, ZMQ_BLOCKY, 0);
+    else
+        vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for a ZeroMQ context");
     return context;
 }
 

@@ -1,6 +1,7 @@
 /* vflow-inspect: what a model file holds, and whether its checksums hold. */
 #include "common/cli.h"
 #include "common/log.h"
+#include "common/map_guard.h"
 #include "common/util.h"
 #include "convert/inspect.h"
 
@@ -45,6 +46,7 @@ int main(int argc, char **argv)
     if (vf_cli_parse(&cli, argc, argv, &path, &count, &err))
         return vf_cli_fail(PROGRAM, &err);
     vf_log_init(PROGRAM, VF_LOG_WARN + verbose);
+    vf_map_guard_install(path);
     enum vf_code code = vf_model_file_open(path, &f, &err);
     if (!code)
         code = vf_inspect_print(f, &options, stdout, &err);

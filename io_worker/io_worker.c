@@ -5,6 +5,7 @@
 #include "common/clock.h"
 #include "common/expert_bank.h"
 #include "common/log.h"
+#include "common/map_guard.h"
 #include "common/util.h"
 #include "common/wire.h"
 #include "io_worker/engine.h"
@@ -118,6 +119,7 @@ static enum vf_code check_plan(const struct io_worker *w, const Vflow__Plan *pla
 
 static enum vf_code open_file(struct io_worker *w, const Vflow__Plan *plan, struct vf_err *err)
 {
+    vf_map_guard_install(plan->model_path);
     enum vf_code code = vf_model_file_open(plan->model_path, &w->file, err);
     if (code != VF_OK)
         return code;
@@ -285,9 +287,9 @@ static enum vf_code connect_control(struct io_worker *w, struct vf_err *err)
     snprintf(identity, sizeof identity, "io-%u", w->index);
     vf_run_dir_endpoint(w->run_dir, VF_RUN_CONTROL, endpoint);
     struct vf_wire_options options = {.type = VF_WIRE_DEALER, .identity = identity};
-    w->zmq = vf_wire_context_create();
+    w->zmq = vf_wire_context_create(err);
     if (!w->zmq)
-        return vf_err_set(err, VF_ERR_NO_MEMORY, "zmq context: out of memory");
+        return err->code;
     enum vf_code code = vf_wire_open(w->zmq, &options, &w->control, err);
     if (code == VF_OK)
         code = vf_wire_connect(w->control, endpoint, err);
@@ -328,6 +330,8 @@ enum vf_code vf_io_worker_run(const char *run_dir, uint32_t index, struct vf_err
         code = vf_run_dir_open(run_dir, &w.run_dir, err);
     if (code == VF_OK)
         code = vf_run_dir_owner_pidfd(w.run_dir, &w.owner_fd, err);
+    if (code == VF_ERR_PEER_LOST) /* died while this worker started: nobody else may be left */
+        vf_run_dir_remove(w.run_dir);
     if (code == VF_OK)
         code = connect_control(&w, err);
     if (code == VF_OK)

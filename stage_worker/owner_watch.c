@@ -56,6 +56,8 @@ enum vf_code vf_owner_watch_start(const struct vf_run_dir *rd, struct vf_owner_w
     w->stop_fd = -1;
     pthread_mutex_init(&w->lock, NULL);
     enum vf_code code = vf_run_dir_owner_pidfd(rd, &w->pidfd, err);
+    if (code == VF_ERR_PEER_LOST) /* died while this worker started: nobody else may be left */
+        vf_run_dir_remove(rd);
     if (code != VF_OK)
         goto fail;
     w->stop_fd = eventfd(0, EFD_CLOEXEC);

@@ -8,6 +8,7 @@
 #include "common/clock.h"
 #include "common/expert_source_stream.h"
 #include "common/log.h"
+#include "common/map_guard.h"
 #include "common/run_dir.h"
 #include "common/shm.h"
 #include "common/util.h"
@@ -85,9 +86,14 @@ static enum vf_code send_hello(struct worker *w, struct vf_err *err)
 
 static enum vf_code choose_kernels(struct worker *w, const char *word, struct vf_err *err)
 {
-    for (int i = 0; vf_kernel_tier_words[i]; i++)
-        if (strcmp(vf_kernel_tier_words[i], word) == 0)
-            return vf_kernels_get((enum vf_kernel_tier)i, &w->kernels, err);
+    for (int i = 0; vf_kernel_tier_words[i]; i++) {
+        if (strcmp(vf_kernel_tier_words[i], word) != 0)
+            continue;
+        enum vf_code code = vf_kernels_get((enum vf_kernel_tier)i, &w->kernels, err);
+        if (code == VF_ERR_UNSUPPORTED) /* a limit of this machine, not a fault of the file */
+            err->code = code = VF_ERR_LIMIT;
+        return code;
+    }
     return vf_err_set(err, VF_ERR_PROTOCOL, "plan names an unknown kernel tier '%s'", word);
 }
 
@@ -107,6 +113,7 @@ static enum vf_code check_plan(const struct worker *w, const Vflow__Plan *plan, 
 
 static enum vf_code open_model(struct worker *w, const Vflow__Plan *plan, struct vf_err *err)
 {
+    vf_map_guard_install(plan->model_path);
     enum vf_code code = vf_model_file_open(plan->model_path, &w->file, err);
     if (code == VF_OK && vf_model_file_fingerprint(w->file) != plan->model_fingerprint)
         code = vf_err_set(err, VF_ERR_CORRUPT, "%s: the file changed since the run was planned",
@@ -391,9 +398,9 @@ static enum vf_code connect_control(struct worker *w, struct vf_err *err)
 {
     char identity[32], endpoint[VF_RUN_ENDPOINT_MAX];
     snprintf(identity, sizeof identity, "stage-%u", w->index);
-    w->context = vf_wire_context_create();
+    w->context = vf_wire_context_create(err);
     if (!w->context)
-        return vf_err_set(err, VF_ERR_NO_MEMORY, "no ZeroMQ context");
+        return err->code;
     struct vf_wire_options options = {.type = VF_WIRE_DEALER, .identity = identity};
     enum vf_code code = vf_wire_open(w->context, &options, &w->socket, err);
     if (code != VF_OK)
@@ -475,7 +482,7 @@ int vf_stage_worker_main(int argc, char **argv)
         code = join_run(&w, &err);
     if (code == VF_OK)
         code = serve_steps(&w, &err);
-    if (code != VF_OK && w.epoch == 0)
+    if (code != VF_OK && code != VF_ERR_PEER_LOST && w.epoch == 0)
         vf_error("%s", err.text); /* the coordinator was told everything later than the plan */
     deinit(&w);
     return vf_exit_status(code);

@@ -6,6 +6,7 @@
 #include "common/clock.h"
 #include "common/expert_bank.h"
 #include "common/log.h"
+#include "common/map_guard.h"
 #include "common/util.h"
 #include "coordinator/engine/internal.h"
 
@@ -15,6 +16,7 @@
 
 static enum vf_code open_model(struct vf_engine *e, struct vf_err *err)
 {
+    vf_map_guard_install(e->params.model_path);
     enum vf_code code = vf_model_file_open(e->params.model_path, &e->file, err);
     if (code)
         return code;
@@ -132,9 +134,9 @@ static enum vf_code create_messages(struct vf_engine *e, struct vf_err *err)
         vflow__column__init(&e->columns[i]);
         e->column_list[i] = &e->columns[i];
     }
-    e->zmq = vf_wire_context_create();
+    e->zmq = vf_wire_context_create(err);
     if (!e->zmq)
-        return vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for ZeroMQ");
+        return err->code;
     struct vf_wire_options options = {.type = VF_WIRE_ROUTER};
     enum vf_code code = vf_wire_open(e->zmq, &options, &e->router, err);
     if (code)

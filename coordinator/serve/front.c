@@ -111,9 +111,8 @@ enum vf_code vf_front_open(const struct vf_front_options *options, struct vf_fro
     f->curve = options->keys && (options->allowed || options->insecure);
     f->insecure = options->insecure;
     f->outbox_max = options->outbox_max;
-    f->context = vf_wire_context_create();
-    enum vf_code code =
-        f->context ? VF_OK : vf_err_set(err, VF_ERR_NO_MEMORY, "can't make a zmq context");
+    f->context = vf_wire_context_create(err);
+    enum vf_code code = f->context ? VF_OK : err->code;
     if (!code && f->curve) /* before any CURVE endpoint: libzmq lets everybody in without it */
         code = vf_zap_open(f->context, options->allowed, &f->zap, err);
     if (!code)

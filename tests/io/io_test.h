@@ -244,7 +244,7 @@ static inline pid_t start_io(const struct vf_run_dir *rd, const struct test_bank
     if (o.limit_memlock)
         limit_memlock(o.memlock);
     struct vf_io_service_params params = {
-        .zmq_context = vf_wire_context_create(),
+        .zmq_context = vf_wire_context_create(NULL),
         .run_dir = rd,
         .bank = &t->bank,
         .index = o.index,

@@ -308,7 +308,7 @@ int main(void)
     plan(8 + 2 * (2 + 7 + 3 + 1) + 7 + 2 + 2 + 2);
     make_test_base();
     make_test_bank(&bank, LAYERS, EXPERTS, RECORD);
-    zmq = vf_wire_context_create();
+    zmq = vf_wire_context_create(NULL);
     test_fault_syntax();
     for (int engine = 0; engine < 2; engine++) {
         options.no_uring = engine == 1;

@@ -69,7 +69,7 @@ static enum vf_code consume(struct vf_expert_source *s, const struct vf_expert_r
 
 static void run_reader(const struct vf_run_dir *rd, struct reader_options o)
 {
-    void *zmq = vf_wire_context_create();
+    void *zmq = vf_wire_context_create(NULL);
     struct vf_expert_source *s = open_source(zmq, rd, &bank, o.process, VF_S(20));
     struct vf_expert_ref now[EXPERTS], next[EXPERTS];
     uint64_t state = o.seed, wanted = 0;

@@ -298,7 +298,7 @@ static void test_dead_coordinator(void)
     pid_t pid = fork_child();
     if (pid == 0) {
         char io[64];
-        zmq = vf_wire_context_create();
+        zmq = vf_wire_context_create(NULL);
         struct run r = make_run();
         r.pid = fork();
         if (r.pid == 0) {
@@ -330,7 +330,7 @@ static void test_dead_coordinator(void)
        "a worker without coordinator leaves after %.3f s", seconds);
     ok(lstat(told.path, &st) != 0 && lstat(shm_path, &st) != 0,
        "and leaves neither directory nor shared memory");
-    zmq = vf_wire_context_create();
+    zmq = vf_wire_context_create(NULL);
 }
 
 int main(void)
@@ -343,7 +343,7 @@ int main(void)
     make_test_base();
     snprintf(model_path, sizeof model_path, "%s/model.vflow", test_base);
     write_model();
-    zmq = vf_wire_context_create();
+    zmq = vf_wire_context_create(NULL);
     test_life((char *)"direct", "uring direct", false);
     test_life((char *)"buffered", "uring buffered", false);
     test_life((char *)"direct", "pread direct", true);

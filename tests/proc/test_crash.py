@@ -1,12 +1,13 @@
 """Every way to end a run in the middle: the coordinator notices at once, says who and how, exits with
 the right status, and nothing is left: no process, no shared memory, no socket file."""
 import os
+import shutil
 import signal
 import sys
 import time
 
-from proc import (COORDINATOR, HOME, alive, children, convert, done, environment, finish, note, ok,
-                  ok_nothing_left, run, run_id_of, shared, shared_memory, run_dirs, start,
+from proc import (COORDINATOR, HOME, alive, children, convert, done, environment, finish, leftovers, note,
+                  ok, ok_nothing_left, run, run_id_of, shared, shared_memory, run_dirs, start,
                   wait_until)
 
 MODEL = convert(shared("models", "tiny_arch2_4"))
@@ -121,6 +122,43 @@ def check_worker_killed_while_loading():
     ok_nothing_left(run_id or "vflow-none", pids, "a worker killed while it starts", seconds=0.5)
 
 
+def check_coordinator_killed_while_starting():
+    """At any moment from the first worker on; before that, nobody is left to clean up."""
+    left = []
+    for i in range(25):
+        process = start([COORDINATOR, "generate", "--model", MODEL, "-p", "x", *SLOW])
+        wait_until(lambda: children(process.pid), 5, 0.0005)
+        time.sleep(0.002 * i)
+        pids, run_id = children(process.pid), run_id_of(process.pid)
+        process.kill()
+        process.communicate()
+        if run_id:
+            wait_until(lambda: not leftovers(run_id, pids), 5)
+            left += leftovers(run_id, pids)
+    if not ok(not left, "kill -9 of a coordinator that is starting leaves nothing behind"):
+        note("left: " + ", ".join(left))
+
+
+def check_file_shrinks():
+    copy = os.path.join(HOME, "shrinking.vflow")
+    shutil.copyfile(MODEL, copy)
+    g = Generation(model=copy)
+    os.truncate(copy, 0)
+    _, err, status = finish(g.process)
+    if not ok(status == 1 and "shrinking.vflow" in err,
+              "a model file that shrinks under a run: status 1, and it is named"):
+        note("status %s, stderr: %s" % (status, err))
+    ok_nothing_left(g.run_id, g.pids, "a model file that shrinks under a run")
+
+
+def check_few_files():
+    argv = [COORDINATOR, "generate", "--model", MODEL, "-p", "x", *SLOW]
+    p = run(["sh", "-c", 'ulimit -n 20; exec "$@"', "sh", *argv])
+    if not ok(p.returncode == 1 and p.stderr.decode().count("\n") == 1 and
+              b"open files" in p.stderr, "too few open files: status 1, one sentence"):
+        note("status %s, stderr: %s" % (p.returncode, p.stderr.decode()))
+
+
 def check_reader_gone():
     g = Generation()
     g.check_running("a closed stdout")
@@ -191,6 +229,9 @@ if __name__ == "__main__":
         "sighup": lambda: check_signal(signal.SIGHUP, 129),
         "loading": check_signal_while_loading,
         "loading-worker": check_worker_killed_while_loading,
+        "starting": check_coordinator_killed_while_starting,
+        "shrinks": check_file_shrinks,
+        "files-limit": check_few_files,
         "stopped": check_stopped_worker,
         "everybody": check_everybody_killed,
         "reader": check_reader_gone,

@@ -162,7 +162,7 @@ static void test_unfolding(void)
 
 static void test_last_words(void)
 {
-    void *other = vf_wire_context_create();
+    void *other = vf_wire_context_create(NULL);
     struct vf_wire_options options = {.type = VF_WIRE_DEALER, .identity = "leaver"};
     void *dealer;
     Vflow__Hello hello;
@@ -207,7 +207,7 @@ int main(void)
     if (!mkdtemp(directory))
         return 1;
     snprintf(endpoint, sizeof endpoint, "ipc://%s/s", directory);
-    context = vf_wire_context_create();
+    context = vf_wire_context_create(NULL);
     router = open_socket(VF_WIRE_ROUTER, NULL);
     struct vf_err err;
     if (vf_wire_bind(router, endpoint, &err) != VF_OK) {
