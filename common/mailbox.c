@@ -69,8 +69,10 @@ static void set_view(struct vf_mailboxes *m, uint32_t edge_count, uint32_t colum
     m->buffer_floats = (uint64_t)columns_max * width;
 }
 
-enum vf_code vf_mailboxes_create(const char *shm_name, uint32_t edge_count, uint32_t columns_max,
-                                 uint32_t width, struct vf_mailboxes **out, struct vf_err *err)
+/* Creates or opens the object at the size the plan gives it, and sets the view. */
+static enum vf_code map_object(const char *shm_name, bool create, uint32_t edge_count,
+                               uint32_t columns_max, uint32_t width, struct vf_mailboxes **out,
+                               struct vf_err *err)
 {
     uint64_t buffers_at, bytes = 0;
     enum vf_code code = total_bytes(edge_count, columns_max, width, &buffers_at, &bytes, err);
@@ -79,48 +81,48 @@ enum vf_code vf_mailboxes_create(const char *shm_name, uint32_t edge_count, uint
     struct vf_mailboxes *m = calloc(1, sizeof *m);
     if (!m)
         return vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for mailboxes");
-    code = vf_shm_create(shm_name, bytes, &m->shm, err);
+    code = create ? vf_shm_create(shm_name, bytes, &m->shm, err)
+                  : vf_shm_open(shm_name, bytes, &m->shm, err);
     if (code != VF_OK) {
         free(m);
         return code;
     }
     set_view(m, edge_count, columns_max, width, buffers_at);
-    m->header->version = VERSION;
-    m->header->edge_count = edge_count;
-    m->header->columns_max = columns_max;
-    m->header->width = width;
-    m->header->magic = MAGIC;
     *out = m;
+    return VF_OK;
+}
+
+enum vf_code vf_mailboxes_create(const char *shm_name, uint32_t edge_count, uint32_t columns_max,
+                                 uint32_t width, struct vf_mailboxes **out, struct vf_err *err)
+{
+    enum vf_code code = map_object(shm_name, true, edge_count, columns_max, width, out, err);
+    if (code != VF_OK)
+        return code;
+    struct header *h = (*out)->header;
+    h->version = VERSION;
+    h->edge_count = edge_count;
+    h->columns_max = columns_max;
+    h->width = width;
+    h->magic = MAGIC;
     return VF_OK;
 }
 
 enum vf_code vf_mailboxes_open(const char *shm_name, uint32_t edge_count, uint32_t columns_max,
                                uint32_t width, struct vf_mailboxes **out, struct vf_err *err)
 {
-    uint64_t buffers_at, bytes = 0;
-    enum vf_code code = total_bytes(edge_count, columns_max, width, &buffers_at, &bytes, err);
+    enum vf_code code = map_object(shm_name, false, edge_count, columns_max, width, out, err);
     if (code != VF_OK)
         return code;
-    struct vf_mailboxes *m = calloc(1, sizeof *m);
-    if (!m)
-        return vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for mailboxes");
-    code = vf_shm_open(shm_name, bytes, &m->shm, err);
-    if (code != VF_OK) {
-        free(m);
-        return code;
-    }
-    const struct header *h = m->shm.base;
-    if (h->magic != MAGIC || h->version != VERSION || h->edge_count != edge_count ||
-        h->columns_max != columns_max || h->width != width) {
-        code = vf_err_set(
-            err, VF_ERR_CORRUPT, "%s: %u edges of %u x %u found, this plan has %u edges of %u x %u",
-            shm_name, h->edge_count, h->columns_max, h->width, edge_count, columns_max, width);
-        vf_mailboxes_close(m);
-        return code;
-    }
-    set_view(m, edge_count, columns_max, width, buffers_at);
-    *out = m;
-    return VF_OK;
+    const struct header *h = (*out)->header;
+    if (h->magic == MAGIC && h->version == VERSION && h->edge_count == edge_count &&
+        h->columns_max == columns_max && h->width == width)
+        return VF_OK;
+    code = vf_err_set(err, VF_ERR_CORRUPT,
+                      "%s: %u edges of %u x %u found, this plan has %u edges of %u x %u", shm_name,
+                      h->edge_count, h->columns_max, h->width, edge_count, columns_max, width);
+    vf_mailboxes_close(*out);
+    *out = NULL;
+    return code;
 }
 
 void vf_mailboxes_close(struct vf_mailboxes *m)
