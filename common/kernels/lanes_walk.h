@@ -18,7 +18,7 @@
 #define TILE_ROW_BLOCKS (VF_TILE_ROWS / VF_RECORD_ROWS)
 #define TILE_COL_GROUPS (VF_TILE_COLS / VF_RECORD_COLS)
 /* Far enough to hide a memory access, near enough not to be evicted before use. */
-#define PREFETCH_BYTES 6144u
+#define PREFETCH_BYTES 3072u
 
 /* A run of records of one row block inside a tile, for col_count <= COLS_AT_A_TIME columns. */
 struct span {

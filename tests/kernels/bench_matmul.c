@@ -1,6 +1,6 @@
 /* Timing of the matrix kernels on one core against a plain read of the same buffer.
  *
- *   bench_matmul [TIER [ROWS COLS]]      defaults: auto, 32768 x 4096
+ *   bench_matmul [TIER [ROWS COLS]]      defaults: auto, 65536 x 4096
  *
  * The matrix is much larger than the caches. The ceiling sums the buffer as 64-bit integers.
  * Kernel and ceiling take turns, a few stripes each, so that both see the same machine; a figure
@@ -48,10 +48,6 @@ __attribute__((target("avx2"))) static uint64_t read_sum(const uint8_t *p, size_
 {
     vec sum[8] = {{0}};
     for (size_t i = 0; i + 256 <= bytes; i += 256) {
-        __builtin_prefetch(p + i + 6144);
-        __builtin_prefetch(p + i + 6144 + 64);
-        __builtin_prefetch(p + i + 6144 + 128);
-        __builtin_prefetch(p + i + 6144 + 192);
         for (int j = 0; j < 8; j++)
             sum[j] += *(const vec *)(p + i + 32 * j);
     }
@@ -162,7 +158,7 @@ int main(int argc, char **argv)
     for (int i = 0; argc > 1 && vf_kernel_tier_words[i]; i++)
         if (strcmp(argv[1], vf_kernel_tier_words[i]) == 0)
             tier = i;
-    uint32_t rows = argc > 3 ? (uint32_t)strtoul(argv[2], NULL, 10) : 32768;
+    uint32_t rows = argc > 3 ? (uint32_t)strtoul(argv[2], NULL, 10) : 65536;
     uint32_t cols = argc > 3 ? (uint32_t)strtoul(argv[3], NULL, 10) : 4096;
     if (vf_kernels_get(tier, &k, &err) != VF_OK) {
         fprintf(stderr, "%s\n", err.text);
