@@ -14,7 +14,7 @@
 struct decode_options {
     uint32_t threads, tokens, samples, prompt;
     int tier;
-    bool json, ops;
+    bool json, ops, huge;
 };
 
 struct decode_result {
@@ -101,7 +101,8 @@ static enum vf_code measure(const char *path, const struct decode_options *o, st
                                    .threads = o->threads,
                                    .context = o->prompt + o->tokens + 8,
                                    .chunk = o->prompt,
-                                   .tier = (enum vf_kernel_tier)o->tier};
+                                   .tier = (enum vf_kernel_tier)o->tier,
+                                   .huge = o->huge};
     struct decode_result r = {
         calloc(o->samples, sizeof(double)), calloc(o->samples, sizeof(double)),
         calloc(o->samples, sizeof(double)), calloc(o->samples, sizeof(double)), 0};
@@ -162,6 +163,10 @@ int bench_decode(int argc, char **argv)
          .value = &o.tier,
          .choices = vf_kernel_tier_words,
          .help = "instruction set (auto)"},
+        {.name = "huge",
+         .type = VF_OPT_FLAG,
+         .value = &o.huge,
+         .help = "copy the weights into huge pages first (--weights huge)"},
         {.name = "ops", .type = VF_OPT_FLAG, .value = &o.ops, .help = "time by kind of operation"},
         {.name = "json", .type = VF_OPT_FLAG, .value = &o.json, .help = "print one JSON object"},
     };

@@ -4,6 +4,21 @@
 
 #include <stdlib.h>
 
+static enum vf_code own_weights(struct loaded *l, struct vf_err *err)
+{
+    struct vf_executor_params params = {
+        .file = l->file, .program = &l->program, .placement = &l->placement};
+    struct vf_weight_range *ranges;
+    size_t count;
+    uint64_t bytes;
+    enum vf_code code = vf_executor_ranges(&params, true, &ranges, &count, &bytes, err);
+    if (code != VF_OK)
+        return code;
+    code = vf_model_file_own_weights(l->file, ranges, count, err);
+    free(ranges);
+    return code;
+}
+
 static enum vf_code open_executor(struct loaded *l, const struct loaded_params *p,
                                   struct vf_err *err)
 {
@@ -38,6 +53,8 @@ enum vf_code loaded_open(struct loaded *l, const struct loaded_params *p, struct
         code = vf_placement_pipeline(config, &l->program, 1, &l->placement, err);
     if (code == VF_OK)
         code = vf_kernels_get(p->tier, &l->kernels, err);
+    if (code == VF_OK && p->huge)
+        code = own_weights(l, err);
     if (code == VF_OK && config->expert_count > 0)
         code = vf_expert_source_resident(l->file, &l->experts, err);
     if (code != VF_OK)

@@ -25,6 +25,7 @@ struct loaded_params {
     const char *path;
     uint32_t threads, context, chunk;
     enum vf_kernel_tier tier;
+    bool huge; /* weights in huge pages of this process instead of the page cache */
 };
 
 /* The weights are read once (their checksums are verified). loaded_close after a failure too. */

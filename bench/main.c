@@ -25,12 +25,19 @@ static void print_help(FILE *out)
     fprintf(out, "\nvflow-bench COMMAND --help explains one.\n");
 }
 
+/* A result that didn't reach stdout is a failure. */
+static int end(int status)
+{
+    struct vf_err err = {0};
+    return status == 0 && vf_flush_stdout(&err) ? vf_cli_fail("vflow-bench", &err) : status;
+}
+
 int main(int argc, char **argv)
 {
     vf_log_init("bench", VF_LOG_WARN);
     for (size_t i = 0; argc > 1 && i < VF_ARRAY_LEN(commands); i++)
         if (strcmp(argv[1], commands[i].name) == 0)
-            return commands[i].run(argc - 1, argv + 1);
+            return end(commands[i].run(argc - 1, argv + 1));
     if (argc > 1 && strcmp(argv[1], "--version") == 0) {
         printf("vflow-bench %s\n", VFLOW_VERSION);
         return 0;

@@ -12,6 +12,7 @@ static const char *const kernel_words[] = {"auto", "scalar", "avx2", "avx512", "
 static const char *const kv_words[] = {"f16", "f32", NULL};
 static const char *const overlap_words[] = {"staged", "sync", NULL};
 static const char *const io_words[] = {"direct", "buffered", NULL};
+static const char *const weights_words[] = {"mmap", "huge", NULL};
 static const char *const experts_words[] = {"auto", "resident", "stream", NULL};
 static const char *const placement_words[] = {"pipeline", NULL};
 
@@ -50,6 +51,8 @@ size_t vf_run_options_table(struct vf_run_options *o, struct vf_opt *opts)
          VF_CACHE_IO_WORKERS_MAX, NULL},
         {"placement", 0, VF_OPT_CHOICE, &o->placement, NULL,
          "how operations are spread over stage workers", 0, 0, placement_words},
+        {"weights", 0, VF_OPT_CHOICE, &o->weights, NULL,
+         "mapped from the page cache, or copied into huge pages (mmap)", 0, 0, weights_words},
         {"experts", 0, VF_OPT_CHOICE, &o->experts, NULL,
          "all in memory, or streamed from the drive (auto: what fits)", 0, 0, experts_words},
         {"expert-cache", 0, VF_OPT_SIZE, &o->expert_cache, "SIZE",
@@ -80,8 +83,9 @@ enum vf_code vf_run_options_check(const struct vf_run_options *o, struct vf_err 
 {
     int level = VF_LOG_WARN + (o->verbosity < VERBOSE_MAX ? o->verbosity : VERBOSE_MAX);
     vf_log_init("coordinator", (enum vf_log_level)level);
-    if (!o->model)
-        return vf_err_set(err, VF_ERR_USAGE, "--model is missing: which file?");
+    if (!o->model || !*o->model)
+        return vf_err_set(err, VF_ERR_USAGE, "--model is %s: which file?",
+                          o->model ? "empty" : "missing");
     if (o->expert_cache && o->experts == VF_EXPERTS_RESIDENT)
         return vf_err_set(err, VF_ERR_USAGE,
                           "--expert-cache is for streamed experts, --experts resident was given");
@@ -98,6 +102,7 @@ void vf_run_options_engine(const struct vf_run_options *o, bool scores, int canc
         .kv = kv_words[o->kv >= 0 ? o->kv : o->activations == ACTIVATIONS_F32],
         .overlap = overlap_words[o->overlap],
         .io = io_words[o->io],
+        .weights = weights_words[o->weights],
         .experts = (enum vf_experts_mode)o->experts,
         .expert_cache_bytes = o->expert_cache,
         .threads = (uint32_t)o->threads,

@@ -7,11 +7,11 @@
 #include "common/cli.h"
 #include "coordinator/engine/engine.h"
 
-#define VF_RUN_OPTION_COUNT 17
+#define VF_RUN_OPTION_COUNT 18
 
 struct vf_run_options { /* values as the command line gives them; 0 (kv: -1) "decide yourself" */
     const char *model;
-    int activations, kernel, kv, overlap, io, experts, placement; /* indices of their words */
+    int activations, kernel, kv, overlap, io, weights, experts, placement; /* indices of their words */
     uint64_t expert_cache;                                        /* bytes */
     int64_t threads, stage_workers, io_workers;
     int64_t ctx, batch, prefill_chunk, queue_depth;

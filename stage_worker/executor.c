@@ -323,16 +323,16 @@ void vf_executor_destroy(struct vf_executor *ex)
 }
 
 uint64_t vf_executor_kv_bytes(const struct vf_executor *ex)
-    {
-        return vf_kv_cache_bytes(ex->kv);
-    }
+{
+    return vf_kv_cache_bytes(ex->kv);
+}
 
-    const uint64_t *vf_executor_op_ns(const struct vf_executor *ex)
-    {
-        return ex->op_ns;
-    }
+const uint64_t *vf_executor_op_ns(const struct vf_executor *ex)
+{
+    return ex->op_ns;
+}
 
-    void vf_executor_stats(const struct vf_executor *ex, struct vf_executor_stats *out)
-    {
-        *out = ex->stats;
-    }
+void vf_executor_stats(const struct vf_executor *ex, struct vf_executor_stats *out)
+{
+    *out = ex->stats;
+}

@@ -55,6 +55,13 @@ enum vf_code vf_executor_create(const struct vf_executor_params *params, struct 
                                 struct vf_err *err);
 void vf_executor_destroy(struct vf_executor *ex);
 
+/* The parts of the file that the operations of params->worker read, every expert of its layers
+ * included when with_experts. Heap array, the caller frees; needs file, program, placement, worker
+ * of params only. */
+enum vf_code vf_executor_ranges(const struct vf_executor_params *params, bool with_experts,
+                                struct vf_weight_range **ranges, size_t *count, uint64_t *bytes,
+                                struct vf_err *err);
+
 /* Runs one step. rows [rows_max, vocab_size] f32 receives, on the head's worker, the rows of the
  * columns with want_row in column order; *row_count says how many. deadline_ns bounds every wait
  * for another process. On failure the sequences of the step have undefined caches from the step's

@@ -65,9 +65,7 @@ enum vf_code weights_load(struct vf_executor *ex, struct vf_err *err)
     return VF_OK;
 }
 
-/* Calls fn for every tensor outside the expert bank that this worker's operations read. */
-typedef enum vf_code tensor_fn(const struct vf_executor *ex, struct vf_tensor_entry_view entry,
-                               void *ctx, struct vf_err *err);
+/* ---- which tensors are read ---- */
 
 static bool op_reads(const struct vf_op *op, const struct vf_tensor_id *id, bool tied)
 {
@@ -98,46 +96,77 @@ static bool op_reads(const struct vf_op *op, const struct vf_tensor_id *id, bool
     }
 }
 
-static enum vf_code each_tensor(const struct vf_executor *ex, tensor_fn *fn, void *ctx,
+static bool worker_reads(const struct vf_executor_params *p, const struct vf_tensor_id *id)
+{
+    bool tied = vf_model_file_config(p->file)->tie_embeddings;
+    for (uint32_t i = 0; i < p->program->op_count; i++)
+        if (p->placement->op_worker[i] == p->worker && op_reads(&p->program->ops[i], id, tied))
+            return true;
+    return false;
+}
+
+static void append(struct vf_weight_range *ranges, size_t *count, uint64_t *bytes, uint64_t offset,
+                   uint64_t length)
+{
+    ranges[(*count)++] = (struct vf_weight_range){offset, length};
+    *bytes += length;
+}
+
+static void append_experts(const struct vf_executor_params *p, struct vf_weight_range *ranges,
+                           size_t *count, uint64_t *bytes)
+{
+    const struct vf_config *c = vf_model_file_config(p->file);
+    for (uint32_t l = 0; l < c->layer_count; l++) {
+        struct vf_tensor_id router = {.kind = VF_T_ROUTER, .layer = l};
+        if (!worker_reads(p, &router))
+            continue;
+        for (uint32_t e = 0; e < c->expert_count; e++) {
+            struct vf_expert_extent x = vf_model_file_expert(p->file, l, e);
+            append(ranges, count, bytes, x.offset, x.bytes);
+        }
+    }
+}
+
+enum vf_code vf_executor_ranges(const struct vf_executor_params *p, bool with_experts,
+                                struct vf_weight_range **ranges, size_t *count, uint64_t *bytes,
                                 struct vf_err *err)
 {
-    enum vf_code code = VF_OK;
-    for (size_t t = 0; code == VF_OK && t < vf_model_file_tensor_count(ex->p.file); t++) {
-        struct vf_tensor_entry_view entry = vf_model_file_tensor(ex->p.file, t);
-        bool mine = false;
-        for (uint32_t i = 0; !mine && i < ex->p.program->op_count; i++)
-            mine = is_mine(ex, i) &&
-                   op_reads(&ex->p.program->ops[i], &entry.spec.id, ex->config->tie_embeddings);
-        if (mine)
-            code = fn(ex, entry, ctx, err);
+    const struct vf_config *c = vf_model_file_config(p->file);
+    size_t most = vf_model_file_tensor_count(p->file) + (size_t)c->layer_count * c->expert_count;
+    struct vf_weight_range *list = calloc(most, sizeof *list);
+    if (!list)
+        return vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for %zu ranges", most);
+    *count = 0;
+    *bytes = 0;
+    for (size_t t = 0; t < vf_model_file_tensor_count(p->file); t++) {
+        struct vf_tensor_entry_view entry = vf_model_file_tensor(p->file, t);
+        if (worker_reads(p, &entry.spec.id))
+            append(list, count, bytes, entry.offset, entry.bytes);
     }
-    return code;
-}
-
-static enum vf_code add_bytes(const struct vf_executor *ex, struct vf_tensor_entry_view entry,
-                              void *ctx, struct vf_err *err)
-{
-    (void)ex;
-    (void)err;
-    *(uint64_t *)ctx += entry.bytes;
+    if (with_experts)
+        append_experts(p, list, count, bytes);
+    *ranges = list;
     return VF_OK;
-}
-
-static enum vf_code verify_one(const struct vf_executor *ex, struct vf_tensor_entry_view entry,
-                               void *ctx, struct vf_err *err)
-{
-    (void)ctx;
-    return vf_model_file_verify_tensor(ex->p.file, entry.spec.id, err);
 }
 
 uint64_t vf_executor_weight_bytes(const struct vf_executor *ex)
 {
     uint64_t bytes = 0;
-    each_tensor(ex, add_bytes, &bytes, NULL);
+    for (size_t t = 0; t < vf_model_file_tensor_count(ex->p.file); t++) {
+        struct vf_tensor_entry_view entry = vf_model_file_tensor(ex->p.file, t);
+        if (worker_reads(&ex->p, &entry.spec.id))
+            bytes += entry.bytes;
+    }
     return bytes;
 }
 
 enum vf_code vf_executor_verify(const struct vf_executor *ex, struct vf_err *err)
 {
-    return each_tensor(ex, verify_one, NULL, err);
+    enum vf_code code = VF_OK;
+    for (size_t t = 0; code == VF_OK && t < vf_model_file_tensor_count(ex->p.file); t++) {
+        struct vf_tensor_entry_view entry = vf_model_file_tensor(ex->p.file, t);
+        if (worker_reads(&ex->p, &entry.spec.id))
+            code = vf_model_file_verify_tensor(ex->p.file, entry.spec.id, err);
+    }
+    return code;
 }

@@ -11,6 +11,7 @@
 #include "common/map_guard.h"
 #include "common/run_dir.h"
 #include "common/shm.h"
+#include "common/topology.h"
 #include "common/util.h"
 #include "common/wire.h"
 #include "stage_worker/executor.h"
@@ -126,6 +127,31 @@ static enum vf_code open_model(struct worker *w, const Vflow__Plan *plan, struct
     return code;
 }
 
+/* `--weights huge`: this worker's weights move from the page cache into its own huge pages. */
+static enum vf_code own_weights(struct worker *w, const Vflow__Plan *plan, struct vf_err *err)
+{
+    if (strcmp(plan->weights, "huge") != 0)
+        return VF_OK;
+    struct vf_executor_params params = {
+        .file = w->file, .program = &w->program, .placement = &w->placement, .worker = w->index};
+    struct vf_weight_range *ranges;
+    size_t count;
+    uint64_t bytes, available = vf_memory_available();
+    enum vf_code code =
+        vf_executor_ranges(&params, plan->cache_slots == 0, &ranges, &count, &bytes, err);
+    if (code != VF_OK)
+        return code;
+    if (bytes > available)
+        code = vf_err_set(err, VF_ERR_LIMIT,
+                          "--weights huge: %llu MiB of weights don't fit the %llu MiB available; "
+                          "try --weights mmap",
+                          (unsigned long long)(bytes >> 20), (unsigned long long)(available >> 20));
+    else
+        code = vf_model_file_own_weights(w->file, ranges, count, err);
+    free(ranges);
+    return code;
+}
+
 static enum vf_code open_shared_memory(struct worker *w, const Vflow__Plan *plan,
                                        struct vf_err *err)
 {
@@ -174,6 +200,8 @@ static enum vf_code build(struct worker *w, const Vflow__Plan *plan, struct vf_e
         code = choose_kernels(w, plan->kernel, err);
     if (code == VF_OK)
         code = open_model(w, plan, err);
+    if (code == VF_OK)
+        code = own_weights(w, plan, err);
     if (code == VF_OK)
         code = open_shared_memory(w, plan, err);
     if (code == VF_OK)

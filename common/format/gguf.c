@@ -6,15 +6,12 @@
 #include "common/format/safetensors.h"
 #include "common/util.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers are read as they lie on disk");
@@ -476,22 +473,6 @@ static enum vf_code sort_names(struct vf_gguf *g, struct vf_err *err)
 
 /* ---- open and close ---- */
 
-static enum vf_code open_file(struct vf_gguf *g, struct vf_err *err)
-{
-    struct stat s;
-    g->fd = open(g->path, O_RDONLY | O_CLOEXEC);
-    if (g->fd < 0) {
-        bool missing = errno == ENOENT || errno == ENOTDIR;
-        return vf_err_errno(err, missing ? VF_ERR_NOT_FOUND : VF_ERR_IO, errno, "%s", g->path);
-    }
-    if (fstat(g->fd, &s) != 0)
-        return vf_err_errno(err, VF_ERR_IO, errno, "%s", g->path);
-    if (!S_ISREG(s.st_mode))
-        return vf_err_set(err, VF_ERR_CORRUPT, "%s: not a regular file", g->path);
-    g->file_bytes = (uint64_t)s.st_size;
-    return VF_OK;
-}
-
 static enum vf_code check_count(const struct vf_gguf *g, const char *what, uint64_t count,
                                 uint64_t most, uint64_t bytes_min, struct vf_err *err)
 {
@@ -545,7 +526,7 @@ static enum vf_code read_alignment(struct vf_gguf *g, uint64_t *align, struct vf
 static enum vf_code parse(struct vf_gguf *g, struct vf_err *err)
 {
     uint64_t tensors = 0, keys = 0, align = 0;
-    enum vf_code code = open_file(g, err);
+    enum vf_code code = vf_open_input(g->path, &g->fd, &g->file_bytes, err);
     if (!code)
         code = parse_start(g, &tensors, &keys, err);
     if (!code)

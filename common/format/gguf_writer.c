@@ -1,15 +1,14 @@
 /* Metadata and tensor descriptions grow in two buffers until the counts and offsets are known. */
 #include "common/format/gguf_writer.h"
 
+#include "common/out_file.h"
 #include "common/util.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define HEADER_BYTES 24u /* magic, version, two counts */
@@ -24,9 +23,9 @@ struct range {
 };
 
 struct vf_gguf_writer {
-    char *path, *temp_path;
-    int fd;
-    bool failed; /* memory ran out */
+    struct vf_out_file *file; /* NULL once it is whole */
+    int fd;                   /* of file */
+    bool failed;              /* memory ran out */
     struct buffer metadata, infos;
     uint64_t key_count;
     struct range *tensors;
@@ -36,42 +35,18 @@ struct vf_gguf_writer {
 
 /* ---- create ---- */
 
-static enum vf_code open_temp(struct vf_gguf_writer *w, struct vf_err *err)
-{
-    size_t size = strlen(w->path) + 16;
-    w->temp_path = malloc(size);
-    if (!w->temp_path)
-        return vf_err_set(err, VF_ERR_NO_MEMORY, "%s: no memory", w->path);
-    snprintf(w->temp_path, size, "%s.part-XXXXXX", w->path);
-    w->fd = mkostemp(w->temp_path, O_CLOEXEC);
-    if (w->fd < 0) {
-        int saved = errno;
-        free(w->temp_path);
-        w->temp_path = NULL;
-        return vf_err_errno(err, VF_ERR_IO, saved, "%s: creating a temporary file beside it",
-                            w->path);
-    }
-    mode_t mask = umask(0);
-    umask(mask);
-    if (fchmod(w->fd, 0666 & ~mask) != 0)
-        return vf_err_errno(err, VF_ERR_IO, errno, "%s: setting its mode", w->temp_path);
-    return VF_OK;
-}
-
 enum vf_code vf_gguf_writer_create(const char *path, struct vf_gguf_writer **out,
                                    struct vf_err *err)
 {
     struct vf_gguf_writer *w = calloc(1, sizeof *w);
-    if (!w || !(w->path = strdup(path))) {
-        free(w);
+    if (!w)
         return vf_err_set(err, VF_ERR_NO_MEMORY, "%s: no memory", path);
-    }
-    w->fd = -1;
-    enum vf_code code = open_temp(w, err);
+    enum vf_code code = vf_out_file_create(path, &w->file, err);
     if (code) {
         vf_gguf_writer_destroy(w);
         return code;
     }
+    w->fd = vf_out_file_fd(w->file);
     *out = w;
     return VF_OK;
 }
@@ -80,15 +55,10 @@ void vf_gguf_writer_destroy(struct vf_gguf_writer *w)
 {
     if (!w)
         return;
-    if (w->fd >= 0)
-        close(w->fd);
-    if (w->temp_path)
-        unlink(w->temp_path);
+    vf_out_file_abandon(w->file);
     free(w->metadata.bytes);
     free(w->infos.bytes);
     free(w->tensors);
-    free(w->temp_path);
-    free(w->path);
     free(w);
 }
 
@@ -228,12 +198,13 @@ enum vf_code vf_gguf_writer_begin_data(struct vf_gguf_writer *w, struct vf_err *
     enum vf_code code = VF_OK;
     w->data_begin = vf_round_up(head.used, VF_GGUF_ALIGN_DEFAULT);
     if (w->failed)
-        code = vf_err_set(err, VF_ERR_NO_MEMORY, "%s: no memory for its metadata", w->path);
+        code = vf_err_set(err, VF_ERR_NO_MEMORY, "%s: no memory for its metadata",
+                          vf_out_file_path(w->file));
     else if (ftruncate(w->fd, (off_t)(w->data_begin + w->data_bytes)) != 0)
         code = vf_err_errno(err, VF_ERR_IO, errno, "%s: making a file of %" PRIu64 " bytes",
-                            w->temp_path, w->data_begin + w->data_bytes);
+                            vf_out_file_path(w->file), w->data_begin + w->data_bytes);
     else
-        code = vf_pwrite_full(w->fd, head.bytes, head.used, 0, w->temp_path, err);
+        code = vf_pwrite_full(w->fd, head.bytes, head.used, 0, vf_out_file_path(w->file), err);
     free(head.bytes);
     return code;
 }
@@ -244,16 +215,13 @@ enum vf_code vf_gguf_writer_write(struct vf_gguf_writer *w, size_t tensor, uint6
     VF_ASSERT(tensor < w->tensor_count && w->data_begin);
     const struct range *r = &w->tensors[tensor];
     VF_ASSERT(begin <= r->bytes && n <= r->bytes - begin);
-    return vf_pwrite_full(w->fd, data, n, w->data_begin + r->offset + begin, w->temp_path, err);
+    return vf_pwrite_full(w->fd, data, n, w->data_begin + r->offset + begin,
+                          vf_out_file_path(w->file), err);
 }
 
 enum vf_code vf_gguf_writer_finish(struct vf_gguf_writer *w, struct vf_err *err)
 {
-    if (fsync(w->fd) != 0)
-        return vf_err_errno(err, VF_ERR_IO, errno, "%s: fsync", w->temp_path);
-    if (rename(w->temp_path, w->path) != 0)
-        return vf_err_errno(err, VF_ERR_IO, errno, "%s: renaming %s to it", w->path, w->temp_path);
-    free(w->temp_path);
-    w->temp_path = NULL;
-    return VF_OK;
+    struct vf_out_file *file = w->file;
+    w->file = NULL;
+    return vf_out_file_commit(file, err);
 }

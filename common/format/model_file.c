@@ -3,14 +3,12 @@
 #include "common/util.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum vf_code vf_model_bad(const struct vf_model_file *f, enum vf_code code, struct vf_err *err,
@@ -26,12 +24,6 @@ enum vf_code vf_model_bad(const struct vf_model_file *f, enum vf_code code, stru
 
 static enum vf_code map_open_file(struct vf_model_file *f, int fd, struct vf_err *err)
 {
-    struct stat st;
-    if (fstat(fd, &st) != 0)
-        return vf_err_errno(err, VF_ERR_IO, errno, "%s", f->path);
-    if (!S_ISREG(st.st_mode))
-        return bad(f, "not a regular file");
-    f->bytes = (uint64_t)st.st_size;
     if (f->bytes < VF_FILE_HEADER_BYTES)
         return bad(f, "file has %" PRIu64 " bytes, the header of a model file alone has %u",
                    f->bytes, VF_FILE_HEADER_BYTES);
@@ -40,18 +32,18 @@ static enum vf_code map_open_file(struct vf_model_file *f, int fd, struct vf_err
         return vf_err_errno(err, errno == ENOMEM ? VF_ERR_NO_MEMORY : VF_ERR_IO, errno,
                             "%s: mapping %" PRIu64 " bytes", f->path, f->bytes);
     f->map = map;
+    f->weights = map;
     f->header = map;
     return VF_OK;
 }
 
 static enum vf_code map_file(struct vf_model_file *f, struct vf_err *err)
 {
-    int fd = open(f->path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
-        bool missing = errno == ENOENT || errno == ENOTDIR;
-        return vf_err_errno(err, missing ? VF_ERR_NOT_FOUND : VF_ERR_IO, errno, "%s", f->path);
-    }
-    enum vf_code code = map_open_file(f, fd, err);
+    int fd;
+    enum vf_code code = vf_open_input(f->path, &fd, &f->bytes, err);
+    if (code)
+        return code;
+    code = map_open_file(f, fd, err);
     close(fd); /* the mapping stays */
     return code;
 }
@@ -82,11 +74,33 @@ void vf_model_file_close(struct vf_model_file *f)
         return;
     if (f->has_config)
         vf_config_deinit(&f->config);
+    if (f->weights != f->map)
+        munmap((void *)(uintptr_t)f->weights, f->bytes);
     if (f->map)
         munmap((void *)(uintptr_t)f->map, f->bytes);
     free(f->index);
     free(f->path);
     free(f);
+}
+
+enum vf_code vf_model_file_own_weights(struct vf_model_file *f,
+                                       const struct vf_weight_range *ranges, size_t count,
+                                       struct vf_err *err)
+{
+    VF_ASSERT(f->weights == f->map);
+    /* As large as the file, so offsets stay what they are; only what is copied takes memory. */
+    uint8_t *copy = mmap(NULL, f->bytes, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (copy == MAP_FAILED)
+        return vf_err_errno(err, VF_ERR_NO_MEMORY, errno, "%s: a copy of %" PRIu64 " bytes",
+                            f->path, f->bytes);
+    madvise(copy, f->bytes, MADV_HUGEPAGE);
+    for (size_t i = 0; i < count; i++) {
+        VF_ASSERT(ranges[i].bytes <= f->bytes && ranges[i].offset <= f->bytes - ranges[i].bytes);
+        memcpy(copy + ranges[i].offset, f->map + ranges[i].offset, ranges[i].bytes);
+    }
+    f->weights = copy;
+    return VF_OK;
 }
 
 /* ---- look-ups ---- */
@@ -149,7 +163,7 @@ bool vf_model_file_matrix(const struct vf_model_file *f, struct vf_tensor_id id,
     if (i == VF_ENTRY_NONE || vf_model_entry_is_vector(&f->tensors[i]))
         return false;
     const struct vf_disk_tensor *t = &f->tensors[i];
-    *out = (struct vf_matrix){f->map + t->offset, t->rows, t->cols, t->quant};
+    *out = (struct vf_matrix){f->weights + t->offset, t->rows, t->cols, t->quant};
     return true;
 }
 
@@ -158,7 +172,7 @@ const float *vf_model_file_vector(const struct vf_model_file *f, struct vf_tenso
     uint32_t i = vf_model_find_entry(f, id);
     if (i == VF_ENTRY_NONE || !vf_model_entry_is_vector(&f->tensors[i]))
         return NULL;
-    return (const void *)(f->map + f->tensors[i].offset);
+    return (const void *)(f->weights + f->tensors[i].offset);
 }
 
 struct vf_expert_extent vf_model_file_expert(const struct vf_model_file *f, uint32_t layer,
@@ -177,7 +191,7 @@ struct vf_expert_layout vf_model_file_expert_layout(const struct vf_model_file *
 const uint8_t *vf_model_file_expert_data(const struct vf_model_file *f, uint32_t layer,
                                          uint32_t expert)
 {
-    return f->map + vf_model_file_expert(f, layer, expert).offset;
+    return f->weights + vf_model_file_expert(f, layer, expert).offset;
 }
 
 void vf_expert_matrices(const struct vf_model_file *f, const uint8_t *data, struct vf_matrix *gate,

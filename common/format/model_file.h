@@ -46,6 +46,17 @@ typedef enum vf_quant vf_quant_of_fn(void *ctx, struct vf_tensor_id id);
 enum vf_code vf_model_file_open(const char *path, struct vf_model_file **out, struct vf_err *err);
 void vf_model_file_close(struct vf_model_file *f); /* unmaps; NULL is fine */
 
+/* Copies the weights in these ranges from the page cache into this process's own memory, in huge
+ * pages where the system grants them, and answers every later look-up of weights from there. For
+ * the one owner of f, before it hands out pointers; weights outside the ranges must not be asked
+ * for. */
+struct vf_weight_range {
+    uint64_t offset, bytes;
+};
+enum vf_code vf_model_file_own_weights(struct vf_model_file *f,
+                                       const struct vf_weight_range *ranges, size_t count,
+                                       struct vf_err *err);
+
 const char *vf_model_file_path(const struct vf_model_file *f);
 enum vf_file_format vf_model_file_format(const struct vf_model_file *f);
 const struct vf_config *vf_model_file_config(const struct vf_model_file *f);

@@ -19,6 +19,7 @@ struct vf_file_range {
 struct vf_model_file {
     char *path;
     const uint8_t *map;
+    const uint8_t *weights; /* map, or the copy in huge pages: tensors and experts */
     uint64_t bytes;
     enum vf_file_format format;
     const struct vf_disk_header *header;

@@ -133,12 +133,12 @@ enum vf_code vf_model_file_verify_tensor(const struct vf_model_file *f, struct v
         return vf_model_bad(f, VF_ERR_INTERNAL, err, "asked to verify %s, which the model lacks",
                             label);
     const struct vf_disk_tensor *t = &f->tensors[i];
-    uint64_t sum = XXH3_64bits(f->map + t->offset, t->bytes);
+    uint64_t sum = XXH3_64bits(f->weights + t->offset, t->bytes);
     if (sum == t->xxh3)
         return VF_OK;
     for (uint64_t tile = 0; tile < t->tile_count && !*where; tile++) {
         struct vf_tile_view v = vf_model_file_tile(f, i, tile);
-        name_broken_tile(&v, f->map + v.offset, where, sizeof where);
+        name_broken_tile(&v, f->weights + v.offset, where, sizeof where);
     }
     return bad(f,
                "tensor %s at %" PRIu64 ": its bytes give checksum %016" PRIx64

@@ -9,17 +9,16 @@
 
 #include "common/format/layout.h"
 #include "common/format/pack.h"
+#include "common/out_file.h"
 #include "common/util.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <libgen.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -40,8 +39,9 @@ struct target {
 };
 
 struct vf_model_writer {
-    char *path, *temp_path;
-    int fd;
+    char *path;
+    struct vf_out_file *file; /* NULL once it is whole */
+    int fd;                   /* of file */
     struct vf_layout layout;
     char *config_text;
     size_t config_bytes;
@@ -66,26 +66,15 @@ struct vf_model_writer {
 
 /* ---- create ---- */
 
-static enum vf_code open_temp(struct vf_model_writer *w, struct vf_err *err)
+static enum vf_code open_file(struct vf_model_writer *w, struct vf_err *err)
 {
-    size_t size = strlen(w->path) + 16;
-    w->temp_path = malloc(size);
-    if (!w->temp_path)
-        return vf_err_set(err, VF_ERR_NO_MEMORY, "%s: no memory", w->path);
-    snprintf(w->temp_path, size, "%s.part-XXXXXX", w->path);
-    w->fd = mkostemp(w->temp_path, O_CLOEXEC);
-    if (w->fd < 0) {
-        int saved = errno;
-        free(w->temp_path);
-        w->temp_path = NULL;
-        return vf_err_errno(err, VF_ERR_IO, saved, "%s: creating a temporary file beside it",
-                            w->path);
-    }
-    mode_t mask = umask(0);
-    umask(mask);
-    if (fchmod(w->fd, 0666 & ~mask) != 0 || ftruncate(w->fd, (off_t)w->layout.file_bytes) != 0)
+    enum vf_code code = vf_out_file_create(w->path, &w->file, err);
+    if (code)
+        return code;
+    w->fd = vf_out_file_fd(w->file);
+    if (ftruncate(w->fd, (off_t)w->layout.file_bytes) != 0)
         return vf_err_errno(err, VF_ERR_IO, errno, "%s: making a file of %" PRIu64 " bytes",
-                            w->temp_path, w->layout.file_bytes);
+                            w->path, w->layout.file_bytes);
     return VF_OK;
 }
 
@@ -154,7 +143,6 @@ enum vf_code vf_model_writer_create(const struct vf_model_writer_params *params,
     struct vf_model_writer *w = calloc(1, sizeof *w);
     if (!w)
         return vf_err_set(err, VF_ERR_NO_MEMORY, "%s: no memory", params->path);
-    w->fd = -1;
     w->tokenizer = params->tokenizer;
     w->tokenizer_bytes = params->tokenizer_bytes;
     w->path = strdup(params->path);
@@ -167,7 +155,7 @@ enum vf_code vf_model_writer_create(const struct vf_model_writer_params *params,
     if (!code)
         code = allocate(w, err);
     if (!code)
-        code = open_temp(w, err);
+        code = open_file(w, err);
     if (code) {
         vf_model_writer_destroy(w);
         return code;
@@ -180,10 +168,7 @@ void vf_model_writer_destroy(struct vf_model_writer *w)
 {
     if (!w)
         return;
-    if (w->fd >= 0)
-        close(w->fd);
-    if (w->temp_path)
-        unlink(w->temp_path);
+    vf_out_file_abandon(w->file);
     vf_layout_deinit(&w->layout);
     XXH3_freeState(w->hash);
     free(w->config_text);
@@ -193,7 +178,6 @@ void vf_model_writer_destroy(struct vf_model_writer *w)
     free(w->scratch);
     free(w->packed);
     free(w->buffer);
-    free(w->temp_path);
     free(w->path);
     free(w);
 }
@@ -299,7 +283,7 @@ static enum vf_code hash_file(struct vf_model_writer *w, uint64_t offset, uint64
     XXH3_64bits_reset(w->hash);
     while (bytes) {
         size_t n = (size_t)vf_min_u64(bytes, READ_BACK_BYTES);
-        enum vf_code code = vf_pread_full(w->fd, w->buffer, n, offset, w->temp_path, err);
+        enum vf_code code = vf_pread_full(w->fd, w->buffer, n, offset, w->path, err);
         if (code)
             return code;
         XXH3_64bits_update(w->hash, w->buffer, n);
@@ -385,7 +369,7 @@ static enum vf_code append(struct vf_model_writer *w, const void *data, uint64_t
                            struct vf_err *err)
 {
     XXH3_64bits_update(w->hash, data, bytes);
-    enum vf_code code = vf_pwrite_full(w->fd, data, bytes, w->next_offset, w->temp_path, err);
+    enum vf_code code = vf_pwrite_full(w->fd, data, bytes, w->next_offset, w->path, err);
     w->next_offset += bytes;
     return code;
 }
@@ -395,7 +379,7 @@ static enum vf_code write_tile_entries(struct vf_model_writer *w, const struct v
 {
     uint64_t offset = w->layout.sections[VF_SECTION_TILES].offset + w->next_tile * sizeof *tiles;
     w->next_tile += count;
-    return vf_pwrite_full(w->fd, tiles, count * sizeof *tiles, offset, w->temp_path, err);
+    return vf_pwrite_full(w->fd, tiles, count * sizeof *tiles, offset, w->path, err);
 }
 
 /* What a caller supplies: rows x cols weights, as numbers or as groups. */
@@ -586,7 +570,7 @@ static enum vf_code write_section(struct vf_model_writer *w, struct vf_disk_head
 {
     uint64_t offset = w->layout.sections[kind].offset, bytes = w->layout.sections[kind].bytes;
     h->sections[kind - 1].xxh3 = XXH3_64bits(data, bytes);
-    return vf_pwrite_full(w->fd, data, bytes, offset, w->temp_path, err);
+    return vf_pwrite_full(w->fd, data, bytes, offset, w->path, err);
 }
 
 static enum vf_code write_tables(struct vf_model_writer *w, struct vf_disk_header *h,
@@ -634,34 +618,14 @@ static enum vf_code write_header(struct vf_model_writer *w, struct vf_disk_heade
         h->sections[kind - 1].bytes = l->sections[kind].bytes;
     }
     h->xxh3 = XXH3_64bits(h, offsetof(struct vf_disk_header, xxh3));
-    return vf_pwrite_full(w->fd, h, sizeof *h, 0, w->temp_path, err);
-}
-
-/* The rename survives a power cut only when the directory is synced too. */
-static enum vf_code sync_directory(const struct vf_model_writer *w, struct vf_err *err)
-{
-    char *copy = strdup(w->path);
-    if (!copy)
-        return vf_err_set(err, VF_ERR_NO_MEMORY, "%s: no memory", w->path);
-    int fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    enum vf_code code = VF_OK;
-    if (fd < 0 || (fsync(fd) != 0 && errno != EINVAL))
-        code = vf_err_errno(err, VF_ERR_IO, errno, "%s: syncing its directory", w->path);
-    if (fd >= 0)
-        close(fd);
-    free(copy);
-    return code;
+    return vf_pwrite_full(w->fd, h, sizeof *h, 0, w->path, err);
 }
 
 static enum vf_code publish(struct vf_model_writer *w, struct vf_err *err)
 {
-    if (fsync(w->fd) != 0)
-        return vf_err_errno(err, VF_ERR_IO, errno, "%s: fsync", w->temp_path);
-    if (rename(w->temp_path, w->path) != 0)
-        return vf_err_errno(err, VF_ERR_IO, errno, "%s: renaming %s to it", w->path, w->temp_path);
-    free(w->temp_path);
-    w->temp_path = NULL;
-    return sync_directory(w, err);
+    struct vf_out_file *file = w->file;
+    w->file = NULL;
+    return vf_out_file_commit(file, err);
 }
 
 enum vf_code vf_model_writer_finish(struct vf_model_writer *w, struct vf_err *err)

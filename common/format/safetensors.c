@@ -4,14 +4,11 @@
 #include "common/json.h"
 #include "common/util.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 struct vf_safetensors {
@@ -279,22 +276,6 @@ static enum vf_code parse_header(struct vf_safetensors *st, struct vf_err *err)
     return check_coverage(st, err);
 }
 
-static enum vf_code open_file(struct vf_safetensors *st, struct vf_err *err)
-{
-    struct stat s;
-    st->fd = open(st->path, O_RDONLY | O_CLOEXEC);
-    if (st->fd < 0) {
-        bool missing = errno == ENOENT || errno == ENOTDIR;
-        return vf_err_errno(err, missing ? VF_ERR_NOT_FOUND : VF_ERR_IO, errno, "%s", st->path);
-    }
-    if (fstat(st->fd, &s) != 0)
-        return vf_err_errno(err, VF_ERR_IO, errno, "%s", st->path);
-    if (!S_ISREG(s.st_mode))
-        return vf_err_set(err, VF_ERR_CORRUPT, "%s: not a regular file", st->path);
-    st->file_bytes = (uint64_t)s.st_size;
-    return VF_OK;
-}
-
 static enum vf_code read_header(struct vf_safetensors *st, struct vf_err *err)
 {
     uint64_t n = 0;
@@ -331,7 +312,7 @@ enum vf_code vf_safetensors_open(const char *path, struct vf_safetensors **out, 
         return vf_err_set(err, VF_ERR_NO_MEMORY, "%s: no memory", path);
     }
     st->fd = -1;
-    enum vf_code code = open_file(st, err);
+    enum vf_code code = vf_open_input(path, &st->fd, &st->file_bytes, err);
     if (!code)
         code = read_header(st, err);
     if (!code)

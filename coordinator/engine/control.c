@@ -98,6 +98,7 @@ static enum vf_code send_plan(struct vf_engine *e, struct worker *w, struct vf_e
     plan.kv = (char *)e->params.kv;
     plan.overlap = (char *)e->params.overlap;
     plan.io = (char *)e->params.io;
+    plan.weights = (char *)e->params.weights;
     plan.context = e->budget.context;
     plan.sequences = e->info.sequences;
     plan.columns_max = e->budget.columns_max;

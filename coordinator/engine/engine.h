@@ -31,6 +31,7 @@ struct vf_engine_params { /* 0 means "decide yourself" where it isn't a size or 
     const char *kv;          /* f16, f32 */
     const char *overlap;     /* staged, sync */
     const char *io;          /* direct, buffered */
+    const char *weights;     /* mmap, huge */
     enum vf_experts_mode experts;
     uint64_t expert_cache_bytes;
     uint32_t threads; /* of each stage worker */

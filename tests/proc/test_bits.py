@@ -1,8 +1,10 @@
 """The same bits everywhere: one text, one file, one activation precision, and the bytes of every
 log-probability compared over all that must not matter."""
 import json
+import os
 import sys
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from proc import convert, done, note, ok, environment, score, shared
 
 TINY = shared("models", "tiny_arch2_4")
@@ -37,6 +39,8 @@ def variants(model, other, smallest):
     out += [("stage workers " + n, model, ["--stage-workers", n], None) for n in "123"]
     out += [("prefill chunk " + n, model, ["--prefill-chunk", n], None) for n in ("512", "7", "1")]
     out += [("batch 3", model, ["--batch", "3"], None), (".cflow", other, [], None)]
+    out += [("huge pages, %s stage workers" % n, model,
+             ["--weights", "huge", "--stage-workers", n], None) for n in "12"]
     if smallest is None:
         return out
     out += [("experts resident", model, ["--experts", "resident"], None),

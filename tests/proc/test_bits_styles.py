@@ -3,6 +3,7 @@ apart corners of what must not matter (test_bits.py varies one thing at a time o
 import os
 import sys
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from proc import convert, done, environment, note, ok, score, shared
 from test_bits import record_bytes, tokens_of
 

@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from proc import (COORDINATOR, HOME, alive, children, convert, done, environment, finish, leftovers, note,
                   ok, ok_nothing_left, run, run_id_of, shared, shared_memory, run_dirs, start,
                   wait_until)

@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from proc import convert, done, generate, note, ok, run, score, shared, within, COORDINATOR
 
 TINY = shared("models", "tiny_arch2_4")

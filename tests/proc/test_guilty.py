@@ -5,11 +5,10 @@ import os
 import signal
 import sys
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from proc import (COORDINATOR, HOME, convert, done, environment, finish, note, ok, run, run_dirs,
                   shared, start)
-
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "client"))
-from serving import Peer, generate_request  # noqa: E402
+from serving import Peer, generate_request
 
 PROMPTS = [[t, 2 * t] for t in range(20, 320, 25)]
 COUNT = 3  # tokens generated for each

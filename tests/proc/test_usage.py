@@ -1,7 +1,12 @@
 """Wrong usage and bad input: each case ends in one sentence on stderr, nothing on stdout, and the
 right exit status, without leaving a file."""
 import os
+import socket
+import stat
+import subprocess
+import sys
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from proc import COORDINATOR, HOME, convert, done, note, ok, run, run_dirs, shared
 
 MODEL = convert(shared("models", "tiny_arch2_4"))
@@ -25,6 +30,12 @@ LONG = file_with("long.txt", b"Once upon a time there was a girl. " * 200)
 EMPTY = file_with("empty.txt", b"")
 TRUNCATED = file_with("truncated.vflow", model_bytes()[:-5000])
 GARBAGE = file_with("garbage.vflow", b"not a model" * 100)
+FIFO = os.path.join(HOME, "a.fifo")
+os.mkfifo(FIFO)
+SOCKET = os.path.join(HOME, "a.socket")
+socket.socket(socket.AF_UNIX).bind(SOCKET)
+LINK = os.path.join(HOME, "a.link")
+os.symlink("a.fifo", LINK)
 READABLE = {"generate": ["-p", "x"], "score": ["--tokens", "1,2"]}
 
 # (arguments, exit status, words of the sentence)
@@ -71,7 +82,19 @@ CASES = [
     (["score", "--model", NO_TOKENIZER, "--file", LONG], 2, ["no tokenizer"]),
     (["score", "--model", MODEL, "--tokens", "1,2", "--logits", HOME + "/none/out.npy"], 1,
      ["none/out.npy"]),
+    (["score", "--model", MODEL, "--file", FIFO], 3, ["a.fifo is a FIFO", "regular file"]),
+    (["score", "--model", MODEL, "--file", ""], 3, ["name", "empty"]),
+    (["plan", "--config", FIFO], 3, ["a.fifo is a FIFO", "regular file"]),
+    (["plan", "--config", ""], 2, ["--config is empty"]),
+    (["plan", "--model", ""], 2, ["--model is empty"]),
+    (["plan", "--model", FIFO], 3, ["a.fifo is a FIFO", "regular file"]),
 ]
+for command in (["score", "--model", MODEL, "--tokens", "1,2", "--logits"],
+                ["plan", "--model", MODEL, "--svg"]):
+    CASES += [(command + [path], 2, [os.path.basename(path) + " is a", what, "regular file"])
+              for path, what in ((FIFO, "FIFO"), (SOCKET, "socket"), (LINK, "FIFO"),
+                                 (HOME, "directory"))]
+    CASES.append((command + [""], 2, ["name", "empty"]))
 for command, words in READABLE.items():
     CASES += [
         ([command, "--model", HOME + "/missing.vflow", *words], 3, ["missing.vflow"]),
@@ -79,6 +102,8 @@ for command, words in READABLE.items():
         ([command, "--model", TRUNCATED, *words], 3, ["truncated.vflow"]),
         ([command, "--model", GARBAGE, *words], 3, ["garbage.vflow"]),
         ([command, "--model", EMPTY, *words], 3, ["empty.txt"]),
+        ([command, "--model", FIFO, *words], 3, ["a.fifo is a FIFO", "regular file"]),
+        ([command, "--model", "", *words], 2, ["--model is empty"]),
     ]
 
 
@@ -114,10 +139,39 @@ def check_no_stdout():
     ok(p.returncode == 1 and b"can't write to stdout" in p.stderr, "a closed stdout is an error")
 
 
+def check_link():
+    """What a link leads to is replaced, not the link."""
+    target, link = os.path.join(HOME, "rows.npy"), os.path.join(HOME, "rows.link")
+    os.symlink("rows.npy", link)
+    for what in ("missing", "there"):
+        p = run([COORDINATOR, "score", "--model", MODEL, "--tokens", "1,2", "--logits", link])
+        ok(p.returncode == 0 and os.readlink(link) == "rows.npy" and os.path.getsize(target) > 128,
+           "--logits through a link whose target is %s" % what)
+        with open(target, "wb"):
+            pass
+    os.unlink(link)
+    os.unlink(target)
+
+
+def check_full_stdout():
+    for words in (["plan", "--model", MODEL], ["plan", "--model", MODEL, "--json"],
+                  ["plan", "--table"], ["plan", "--table", "--json"],
+                  ["score", "--model", MODEL, "--tokens", "1,2", "--json"]):
+        with open("/dev/full", "wb") as full:
+            p = subprocess.run([COORDINATOR, *words], stdout=full, stderr=subprocess.PIPE, timeout=60)
+        if not ok(p.returncode == 1 and b"can't write to stdout" in p.stderr,
+                  "%s to a full stdout: status 1" % describe(words)):
+            note("%s %s" % (p.returncode, p.stderr))
+
+
 if __name__ == "__main__":
     for case in CASES:
         check(*case)
     check_help()
     check_no_stdout()
+    check_full_stdout()
+    check_link()
+    ok(stat.S_ISFIFO(os.stat(FIFO).st_mode) and stat.S_ISSOCK(os.stat(SOCKET).st_mode) and
+       os.path.islink(LINK), "what isn't a file is still there")
     ok(not run_dirs(), "no run directory is left")
     done()
