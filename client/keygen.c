@@ -36,5 +36,5 @@ int vf_client_keygen_main(int argc, char **argv)
     if (code)
         return vf_cli_fail(program, &err);
     printf("wrote %s.key and %s.pub, public key %s\n", out, out, keys.public_key);
-    return 0;
+    return vf_flush_stdout(&err) ? vf_cli_fail(program, &err) : 0;
 }

@@ -8,7 +8,6 @@
 #include "common/npy.h"
 #include "common/util.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +20,11 @@ struct score_options {
     struct vf_session_options session;
     const char *tokens, *file, *logits;
     bool json;
+};
+
+struct text {
+    char *bytes;
+    size_t count;
 };
 
 static enum vf_code parse_options(int argc, char **argv, struct score_options *o,
@@ -50,29 +54,38 @@ static enum vf_code parse_options(int argc, char **argv, struct score_options *o
     return code;
 }
 
-static enum vf_code send_request(struct vf_session *s, const struct score_options *o, uint64_t *id,
-                                 struct vf_err *err)
+/* The server would refuse it too, but can't know the file. */
+static enum vf_code read_text(const char *path, struct text *text, struct vf_err *err)
+{
+    enum vf_code code = vf_read_file(path, TEXT_MAX, &text->bytes, &text->count, err);
+    if (code)
+        return code;
+    size_t valid = vf_utf8_valid_bytes(text->bytes, text->count);
+    if (valid == text->count)
+        return VF_OK;
+    return vf_err_set(err, VF_ERR_CORRUPT,
+                      "%s: the text is not UTF-8: found the byte 0x%02x at offset %zu", path,
+                      (unsigned char)text->bytes[valid], valid);
+}
+
+static enum vf_code send_request(struct vf_session *s, const struct score_options *o,
+                                 const struct text *text, uint64_t *id, struct vf_err *err)
 {
     Vflow__ScoreRequest request = VFLOW__SCORE_REQUEST__INIT;
     Vflow__TokenList list = VFLOW__TOKEN_LIST__INIT;
-    char *text = NULL;
-    size_t text_bytes = 0;
-    enum vf_code code;
+    enum vf_code code = VF_OK;
     if (o->tokens)
         code = vf_cli_parse_ids(o->tokens, UINT32_MAX, &list.ids, &list.n_ids, err);
-    else
-        code = vf_read_file(o->file, TEXT_MAX, &text, &text_bytes, err);
     request.rows = o->logits != NULL;
     request.input_case =
         o->tokens ? VFLOW__SCORE_REQUEST__INPUT_TOKENS : VFLOW__SCORE_REQUEST__INPUT_TEXT;
     if (o->tokens)
         request.tokens = &list;
     else
-        request.text = (ProtobufCBinaryData){text_bytes, (uint8_t *)text};
+        request.text = (ProtobufCBinaryData){text->count, (uint8_t *)text->bytes};
     if (!code)
         code = vf_client_score(s->client, &request, id, err);
     free(list.ids);
-    free(text);
     return code;
 }
 
@@ -153,9 +166,7 @@ static enum vf_code print_result(const Vflow__ScoreResult *r, bool json, double 
     else
         printf("tokens      %u\nmean nll    %.6f\nperplexity  %.4f\n", r->token_count, r->mean_nll,
                exp(r->mean_nll));
-    if (!code && (fflush(stdout) != 0 || ferror(stdout)))
-        code = vf_err_errno(err, VF_ERR_IO, errno, "can't write to stdout");
-    return code;
+    return code ? code : vf_flush_stdout(err);
 }
 
 static enum vf_code receive(struct vf_session *s, uint64_t id, struct rows_file *rows, bool json,
@@ -191,13 +202,17 @@ int vf_client_score_main(int argc, char **argv)
     uint64_t id = 0;
     enum vf_code code = parse_options(argc, argv, &o, &err);
     struct rows_file rows = {.path = o.logits};
+    struct text text = {0};
+    if (!code && o.file)
+        code = read_text(o.file, &text, &err);
     if (!code)
         code = vf_session_open(&session, PROGRAM, &o.session, &err);
     if (!code)
-        code = send_request(&session, &o, &id, &err);
+        code = send_request(&session, &o, &text, &id, &err);
     if (!code)
         receive(&session, id, &rows, o.json, &err);
     vf_npy_destroy(rows.npy);
+    free(text.bytes);
     vf_session_close(&session);
     return vf_session_exit(&session, &err);
 }

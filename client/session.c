@@ -9,13 +9,15 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-#define GOODBYE_MS 2000 /* how long a cancelled request's last answer is awaited */
+#define GOODBYE_MS        2000 /* how long a cancelled request's last answer is awaited */
+#define TIMEOUT_DEFAULT_S 30
 
 void vf_session_options_init(struct vf_session_options *o)
 {
-    *o = (struct vf_session_options){.timeout = 30};
+    *o = (struct vf_session_options){0};
 }
 
 size_t vf_session_options_table(struct vf_session_options *o, struct vf_opt *opts)
@@ -29,7 +31,9 @@ size_t vf_session_options_table(struct vf_session_options *o, struct vf_opt *opt
          NULL},
         {"insecure", 0, VF_OPT_FLAG, &o->insecure, NULL, "tcp without keys", 0, 0, NULL},
         {"timeout", 0, VF_OPT_FLOAT, &o->timeout, "SECONDS",
-         "give up when the server is silent for so long (30)", 0.01, 1e6, NULL},
+         "give up when the server is silent for so long (default 30); given, it also is how long "
+         "a socket file that isn't there is waited for",
+         0.01, 1e6, NULL},
         {"verbose", 'v', VF_OPT_COUNT, &o->verbosity, NULL, "say more on stderr", 0, 0, NULL},
     };
     memcpy(opts, rows, sizeof rows);
@@ -81,16 +85,31 @@ static enum vf_code read_keys(const struct vf_session_options *o, struct vf_curv
     return code;
 }
 
+/* Without --timeout nobody is expected to start the server only now. */
+static enum vf_code check_socket_file(const struct vf_session_options *o, struct vf_err *err)
+{
+    struct stat st;
+    if (o->timeout > 0 || strncmp(o->connect, "ipc://", 6) != 0 || o->connect[6] != '/' ||
+        stat(o->connect + 6, &st) == 0 || (errno != ENOENT && errno != ENOTDIR))
+        return VF_OK;
+    return vf_err_set(err, VF_ERR_PEER_LOST,
+                      "no server at %s: there is no such socket file (--timeout SECONDS waits for "
+                      "it); is `vflow-coordinator serve` running there?",
+                      o->connect);
+}
+
 enum vf_code vf_session_open(struct vf_session *s, const char *program,
                              const struct vf_session_options *o, struct vf_err *err)
 {
     *s = (struct vf_session){.program = program, .signal_fd = -1, .verbosity = o->verbosity};
-    s->timeout_ms = (int)(o->timeout * 1000);
+    s->timeout_ms = (int)((o->timeout > 0 ? o->timeout : TIMEOUT_DEFAULT_S) * 1000);
     if (!o->connect)
         return vf_err_set(err, VF_ERR_USAGE, "--connect ENDPOINT is missing");
     struct vf_curve_keys keys;
     char server_key[VF_CURVE_KEY_CHARS + 1];
-    enum vf_code code = read_keys(o, &keys, server_key, err);
+    enum vf_code code = check_socket_file(o, err);
+    if (!code)
+        code = read_keys(o, &keys, server_key, err);
     if (!code)
         code = open_signals(s, err);
     if (!code) {

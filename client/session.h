@@ -12,7 +12,7 @@
 struct vf_session_options { /* as the command line gives them */
     const char *connect, *server_key, *key;
     bool insecure;
-    double timeout; /* seconds without a sign of life from the server */
+    double timeout; /* seconds without a sign of life from the server; 0: not given */
     int verbosity;
 };
 

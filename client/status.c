@@ -9,12 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static enum vf_code flush_stdout(struct vf_err *err)
-{
-    return fflush(stdout) == 0 ? VF_OK
-                               : vf_err_errno(err, VF_ERR_IO, errno, "can't write the result");
-}
-
 /* ---- status ---------------------------------------------------------------------------------- */
 
 static const char *role_word(Vflow__Role role)
@@ -82,9 +76,13 @@ static enum vf_code print_status_json(const Vflow__StatusReply *r, struct vf_err
     json_object_set_new(o, "expert_evictions", number(r->expert_evictions));
     json_object_set_new(o, "stats", stats_json(r->stats ? r->stats : &none));
     json_object_set_new(o, "workers", workers_json(r));
-    int failed = json_dumpf(o, stdout, JSON_INDENT(2)) != 0 || putchar('\n') == EOF;
+    char *dump = json_dumps(o, JSON_INDENT(2));
     json_decref(o);
-    return failed ? vf_err_errno(err, VF_ERR_IO, errno, "can't write the result") : VF_OK;
+    if (!dump)
+        return vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for the JSON output");
+    puts(dump);
+    free(dump);
+    return VF_OK;
 }
 
 static void print_status(const Vflow__StatusReply *r)
@@ -122,7 +120,7 @@ static enum vf_code ask_status(struct vf_session *s, bool json, struct vf_err *e
         code = print_status_json(event.message->status_reply, err);
     else
         print_status(event.message->status_reply);
-    return code ? code : flush_stdout(err);
+    return code ? code : vf_flush_stdout(err);
 }
 
 int vf_client_status_main(int argc, char **argv)
@@ -183,7 +181,7 @@ static enum vf_code cancel(struct vf_session *s, uint64_t target, struct vf_err 
                           "the server runs no request %llu that is yours to cancel",
                           (unsigned long long)target);
     printf("cancelled %llu\n", (unsigned long long)target);
-    return flush_stdout(err);
+    return vf_flush_stdout(err);
 }
 
 int vf_client_cancel_main(int argc, char **argv)

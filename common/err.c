@@ -61,6 +61,19 @@ enum vf_code vf_err_prepend(struct vf_err *err, const char *fmt, ...)
     return err->code;
 }
 
+enum vf_code vf_err_append(struct vf_err *err, const char *fmt, ...)
+{
+    if (!err)
+        return VF_OK;
+    size_t n = strlen(err->text);
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(err->text + n, sizeof err->text - n, fmt, args);
+    va_end(args);
+    make_printable(err->text + n);
+    return err->code;
+}
+
 int vf_exit_status(enum vf_code code)
 {
     switch (code) {

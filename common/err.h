@@ -43,6 +43,10 @@ enum vf_code vf_err_errno(struct vf_err *err, enum vf_code code, int sys_errno, 
 enum vf_code vf_err_prepend(struct vf_err *err, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* Puts formatted text behind it; returns err->code. */
+enum vf_code vf_err_append(struct vf_err *err, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+
 /* Process exit status: 0 done, 1 failed while running, 2 wrong usage, 3 bad input file. */
 int vf_exit_status(enum vf_code code);
 /* "corrupt file", "timeout", ...: stable words, used in JSON output. */

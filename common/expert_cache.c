@@ -137,6 +137,8 @@ enum vf_code vf_expert_cache_create(const struct vf_run_dir *rd, const struct vf
     vf_run_dir_shm_name(rd, VF_RUN_SHM_EXPERTS, name);
     c->g = *g;
     code = vf_shm_create(name, bytes, &c->shm, err);
+    if (code == VF_ERR_NO_MEMORY)
+        vf_err_append(err, "; a smaller --expert-cache or a larger /dev/shm would help");
     if (code != VF_OK)
         goto done;
     set_pointers(c);

@@ -83,6 +83,9 @@ static enum vf_code map_object(const char *shm_name, bool create, uint32_t edge_
         return vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for mailboxes");
     code = create ? vf_shm_create(shm_name, bytes, &m->shm, err)
                   : vf_shm_open(shm_name, bytes, &m->shm, err);
+    if (create && code == VF_ERR_NO_MEMORY)
+        vf_err_append(err, "; a smaller --batch or --prefill-chunk, fewer --stage-workers or a "
+                           "larger /dev/shm would help");
     if (code != VF_OK) {
         free(m);
         return code;

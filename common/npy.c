@@ -1,21 +1,17 @@
 #include "common/npy.h"
 
+#include "common/out_file.h"
 #include "common/util.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define HEADER_BYTES 128 /* NumPy wants a multiple of 64; this one fits any shape */
 
 struct vf_npy {
-    int fd;
+    struct vf_out_file *file; /* NULL once it is whole */
     uint64_t rows, columns, rows_done, offset;
-    char path[PATH_MAX], part_path[PATH_MAX];
 };
 
 static enum vf_code write_header(struct vf_npy *npy, struct vf_err *err)
@@ -31,7 +27,8 @@ static enum vf_code write_header(struct vf_npy *npy, struct vf_err *err)
     header[10 + n] = ' ';
     header[HEADER_BYTES - 1] = '\n';
     npy->offset = HEADER_BYTES;
-    return vf_pwrite_full(npy->fd, header, sizeof header, 0, npy->part_path, err);
+    return vf_pwrite_full(vf_out_file_fd(npy->file), header, sizeof header, 0,
+                          vf_out_file_path(npy->file), err);
 }
 
 enum vf_code vf_npy_create(const char *path, uint64_t rows, uint64_t columns, struct vf_npy **out,
@@ -47,17 +44,7 @@ enum vf_code vf_npy_create(const char *path, uint64_t rows, uint64_t columns, st
         return vf_err_set(err, VF_ERR_NO_MEMORY, "no memory to write %s", path);
     npy->rows = rows;
     npy->columns = columns;
-    npy->fd = -1;
-    enum vf_code code = VF_OK;
-    if (snprintf(npy->path, sizeof npy->path, "%s", path) >= PATH_MAX ||
-        snprintf(npy->part_path, sizeof npy->part_path, "%s.%ld.part", path, (long)getpid()) >=
-            PATH_MAX)
-        code = vf_err_set(err, VF_ERR_USAGE, "the path '%.60s...' is too long", path);
-    if (!code) {
-        npy->fd = open(npy->part_path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (npy->fd < 0)
-            code = vf_err_errno(err, VF_ERR_IO, errno, "can't create %s", npy->part_path);
-    }
+    enum vf_code code = vf_out_file_create(path, &npy->file, err);
     if (!code)
         code = write_header(npy, err);
     if (code) {
@@ -72,11 +59,12 @@ enum vf_code vf_npy_append(struct vf_npy *npy, const void *values, uint64_t row_
                            struct vf_err *err)
 {
     if (row_count > npy->rows - npy->rows_done)
-        return vf_err_set(err, VF_ERR_LIMIT, "%s: row %llu of %llu", npy->path,
+        return vf_err_set(err, VF_ERR_LIMIT, "%s: row %llu of %llu", vf_out_file_path(npy->file),
                           (unsigned long long)(npy->rows_done + row_count),
                           (unsigned long long)npy->rows);
     uint64_t bytes = row_count * npy->columns * 4; /* at most what create checked */
-    enum vf_code code = vf_pwrite_full(npy->fd, values, bytes, npy->offset, npy->part_path, err);
+    enum vf_code code = vf_pwrite_full(vf_out_file_fd(npy->file), values, bytes, npy->offset,
+                                       vf_out_file_path(npy->file), err);
     npy->offset += bytes;
     npy->rows_done += row_count;
     return code;
@@ -85,25 +73,18 @@ enum vf_code vf_npy_append(struct vf_npy *npy, const void *values, uint64_t row_
 enum vf_code vf_npy_commit(struct vf_npy *npy, struct vf_err *err)
 {
     if (npy->rows_done != npy->rows)
-        return vf_err_set(err, VF_ERR_INTERNAL, "%s: only %llu of %llu rows came", npy->path,
-                          (unsigned long long)npy->rows_done, (unsigned long long)npy->rows);
-    int failed = close(npy->fd);
-    npy->fd = -1;
-    if (failed || rename(npy->part_path, npy->path) != 0) {
-        vf_err_errno(err, VF_ERR_IO, errno, "can't finish %s", npy->path);
-        unlink(npy->part_path);
-        return VF_ERR_IO;
-    }
-    return VF_OK;
+        return vf_err_set(err, VF_ERR_INTERNAL, "%s: only %llu of %llu rows came",
+                          vf_out_file_path(npy->file), (unsigned long long)npy->rows_done,
+                          (unsigned long long)npy->rows);
+    struct vf_out_file *file = npy->file;
+    npy->file = NULL;
+    return vf_out_file_commit(file, err);
 }
 
 void vf_npy_destroy(struct vf_npy *npy)
 {
     if (!npy)
         return;
-    if (npy->fd >= 0) {
-        close(npy->fd);
-        unlink(npy->part_path);
-    }
+    vf_out_file_abandon(npy->file);
     free(npy);
 }

@@ -8,6 +8,7 @@
 #include "common/run_dir.h"
 
 #include "common/log.h"
+#include "common/util.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -31,6 +32,8 @@
 #define SHM_DIR         "/dev/shm" /* where glibc's and musl's shm_open live */
 #define SUN_PATH_MAX    107        /* characters of a Unix socket's path */
 #define FOREIGN_AGE_MIN 60         /* seconds; far longer than mkdir to flock takes */
+#define ADOPTED         "owned-"
+#define ADOPTED_MAX     96 /* four numbers in hexadecimal */
 
 struct run_id {
     uint64_t pid_namespace, start_time;
@@ -199,9 +202,36 @@ static void for_each_entry(int dir_fd, void (*f)(int dir_fd, const char *name, v
     closedir(dir);
 }
 
+/* The entry for a socket elsewhere. The time tells it from a later socket that was given the same
+ * inode number, as happens as soon as the name is bound again. */
+static void format_adopted(const struct stat *st, char out[ADOPTED_MAX])
+{
+    snprintf(out, ADOPTED_MAX, ADOPTED "%" PRIx64 "-%" PRIx64 "-%" PRIx64 "-%lx",
+             (uint64_t)st->st_dev, (uint64_t)st->st_ino, (uint64_t)st->st_mtim.tv_sec,
+             (unsigned long)st->st_mtim.tv_nsec);
+}
+
+/* Removes the socket that the entry leads to, if it still is that socket. */
+static void remove_adopted(int dir_fd, const char *name)
+{
+    char path[SUN_PATH_MAX + 1], again[ADOPTED_MAX];
+    struct stat st;
+    ssize_t n = readlinkat(dir_fd, name, path, sizeof path);
+    if (n <= 0 || (size_t)n == sizeof path || path[0] != '/')
+        return;
+    path[n] = 0;
+    if (lstat(path, &st) != 0 || !S_ISSOCK(st.st_mode) || st.st_uid != geteuid())
+        return;
+    format_adopted(&st, again);
+    if (strcmp(again, name) == 0)
+        unlink(path);
+}
+
 static void unlink_entry(int dir_fd, const char *name, void *ctx)
 {
     (void)ctx;
+    if (strncmp(name, ADOPTED, strlen(ADOPTED)) == 0)
+        remove_adopted(dir_fd, name);
     unlinkat(dir_fd, name, 0); /* a symbolic link itself, never its target */
 }
 
@@ -355,14 +385,14 @@ static enum vf_code make_dir(struct vf_run_dir *rd, struct vf_err *err)
             continue;
         snprintf(rd->path, sizeof rd->path, "%s/" PREFIX "%s", bases[i], rd->id_text);
         rd->name = strrchr(rd->path, '/') + 1;
-        if (mkdir(rd->path, 0700) != 0)
-            return vf_err_errno(err, VF_ERR_IO, errno, "run directory %s: cannot make it",
-                                rd->path);
-        return VF_OK;
+        if (mkdir(rd->path, 0700) == 0)
+            return VF_OK;
+        vf_info("%s can't be made (%s), looking elsewhere", rd->path, strerror(errno));
     }
     return vf_err_set(err, VF_ERR_IO,
                       "no place for the run directory: none of XDG_RUNTIME_DIR (%s), TMPDIR (%s) "
-                      "and /tmp is a writable directory with a name of at most %zu characters",
+                      "and /tmp is a directory with a name of at most %zu characters that a "
+                      "directory can be made in",
                       bases[0] ? bases[0] : "unset", bases[1] ? bases[1] : "unset",
                       (size_t)SUN_PATH_MAX - 2 - name_len - (VF_RUN_NAME_MAX - 1));
 }
@@ -506,6 +536,26 @@ void vf_run_dir_shm_name(const struct vf_run_dir *rd, const char *what,
     check_what(what);
     int n = snprintf(out, VF_RUN_SHM_NAME_MAX, "/" PREFIX "%s-%s", rd->id_text, what);
     VF_ASSERT(n > 0 && n < VF_RUN_SHM_NAME_MAX);
+}
+
+enum vf_code vf_run_dir_adopt_socket(const struct vf_run_dir *rd, const char *path,
+                                     struct vf_err *err)
+{
+    char name[ADOPTED_MAX], entry[sizeof rd->path + ADOPTED_MAX];
+    struct stat st;
+    if (path[0] != '/' || strlen(path) > SUN_PATH_MAX)
+        return vf_err_set(err, VF_ERR_USAGE, "socket %s: not an absolute path of a socket's length",
+                          path);
+    if (lstat(path, &st) != 0)
+        return vf_err_errno(err, VF_ERR_IO, errno, "socket %s", path);
+    if (!S_ISSOCK(st.st_mode))
+        return vf_err_set(err, VF_ERR_IO, "%s is %s, must be a socket", path,
+                          vf_file_kind(st.st_mode));
+    format_adopted(&st, name);
+    snprintf(entry, sizeof entry, "%s/%s", rd->path, name);
+    if (symlink(path, entry) != 0 && errno != EEXIST)
+        return vf_err_errno(err, VF_ERR_IO, errno, "%s: cannot create", entry);
+    return VF_OK;
 }
 
 enum vf_code vf_run_dir_owner_pidfd(const struct vf_run_dir *rd, int *pidfd, struct vf_err *err)

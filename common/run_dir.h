@@ -1,14 +1,17 @@
 /* A run's private directory, and the names of everything a run leaves outside its processes.
  *
  * A run is one coordinator and its workers. Its directory (mode 0700) is "vflow-<run id>" under the
- * first of $XDG_RUNTIME_DIR, $TMPDIR and /tmp that exists and is short enough for socket names; it
- * holds the ipc sockets and the file "lock", which the coordinator keeps flocked for its life.
+ * first of $XDG_RUNTIME_DIR, $TMPDIR and /tmp that is short enough for socket names and lets a
+ * directory be made; it holds the ipc sockets and the file "lock", which the coordinator keeps
+ * flocked for its life. A socket that the run made elsewhere has an entry there too, a symbolic
+ * link "owned-<device>-<inode>-<modification time>" to its path.
  * Shared-memory objects are "/vflow-<run id>-<what>", mode 0600. The run id is
  * "<pid namespace>-<pid>-<start time>-<random>", so that anybody can tell from a name alone whether
  * the owner can still be alive.
  *
  * The directory is trusted only if it is a real directory of this user closed to others; removal
- * never follows a symbolic link. A handle is used by one thread at a time.
+ * follows no symbolic link but those entries, and takes nothing but that very socket. A handle is
+ * used by one thread at a time.
  */
 #ifndef VF_COMMON_RUN_DIR_H
 #define VF_COMMON_RUN_DIR_H
@@ -50,6 +53,11 @@ void vf_run_dir_io_endpoint(const struct vf_run_dir *rd, unsigned index,
 /* "/vflow-<run id>-<what>" */
 void vf_run_dir_shm_name(const struct vf_run_dir *rd, const char *what,
                          char out[VF_RUN_SHM_NAME_MAX]);
+
+/* From now on the run's end takes the socket at path, too, whoever removes the run: a coordinator
+ * that is killed can't do so itself. path is absolute; what is there must be a socket. */
+enum vf_code vf_run_dir_adopt_socket(const struct vf_run_dir *rd, const char *path,
+                                     struct vf_err *err);
 
 /* A pidfd of the run's owner, readable once the owner has died; the caller closes it.
  * VF_ERR_PEER_LOST when it is dead already. */

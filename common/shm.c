@@ -42,9 +42,8 @@ static enum vf_code allocate_pages(int fd, const char *name, size_t bytes, struc
     if (fstatvfs(fd, &vfs) == 0)
         mib_free = (unsigned long long)vfs.f_bavail * vfs.f_frsize >> 20;
     return vf_err_errno(err, VF_ERR_NO_MEMORY, rc,
-                        "shared memory %s: %zu MiB wanted, /dev/shm has %llu MiB free; a smaller "
-                        "--expert-cache or a larger /dev/shm would help",
-                        name, (bytes >> 20) + 1, mib_free);
+                        "shared memory %s: %zu MiB wanted, /dev/shm has %llu MiB free", name,
+                        (bytes >> 20) + 1, mib_free);
 }
 
 enum vf_code vf_shm_create(const char *name, size_t bytes, struct vf_shm *out, struct vf_err *err)

@@ -19,7 +19,8 @@ struct vf_shm {
 };
 
 /* name is "/vflow-<run id>-<what>" (vf_run_dir_shm_name). Create fails if the name exists and
- * leaves no object behind on failure; the memory is zero. */
+ * leaves no object behind on failure; the memory is zero. VF_ERR_NO_MEMORY says how much is free;
+ * what would take less is the caller's to add. */
 enum vf_code vf_shm_create(const char *name, size_t bytes, struct vf_shm *out, struct vf_err *err);
 /* Maps an existing object of this user that is at least bytes_min long, at its whole size.
  * VF_ERR_NOT_FOUND, VF_ERR_DENIED (other owner, or open to others), VF_ERR_CORRUPT (too small). */

@@ -43,10 +43,21 @@ enum vf_code vf_pread_full(int fd, void *buf, size_t n, uint64_t offset, const c
                            struct vf_err *err);
 enum vf_code vf_pwrite_full(int fd, const void *buf, size_t n, uint64_t offset, const char *path,
                             struct vf_err *err);
+/* Opens a file that is read; *bytes is its size. Anything but a regular file is VF_ERR_CORRUPT and
+ * named for what it is: a pipe would be waited for. The caller closes *fd. */
+enum vf_code vf_open_input(const char *path, int *fd, uint64_t *bytes, struct vf_err *err);
+/* "a directory", "a FIFO", ... of a st_mode. */
+const char *vf_file_kind(mode_t mode);
 /* Whole file into a heap buffer with a NUL behind it (not counted); at most max bytes. */
 enum vf_code vf_read_file(const char *path, size_t max, char **data, size_t *size,
                           struct vf_err *err);
 /* True when s[0..n) is valid UTF-8 (no surrogates, no overlong forms). */
 bool vf_utf8_valid(const char *s, size_t n);
+/* Bytes before the first that isn't; n when all are. */
+size_t vf_utf8_valid_bytes(const char *s, size_t n);
+
+/* What was printed reaches stdout now, or never: VF_ERR_IO, also for an earlier print that failed.
+ */
+enum vf_code vf_flush_stdout(struct vf_err *err);
 
 #endif

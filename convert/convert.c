@@ -8,11 +8,15 @@
 #include "common/util.h"
 #include "convert/source.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <libgen.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 
 /* Columns of one stripe read at once: 128 rows of them are 16 MiB of f32. */
@@ -76,6 +80,43 @@ static enum vf_code for_each_tensor(struct conversion *c, tensor_fn *fn, struct 
 }
 
 /* ---- before anything is written ---- */
+
+static bool is_checkpoint_file(const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    return dot && (strcmp(dot, ".json") == 0 || strcmp(dot, ".safetensors") == 0);
+}
+
+static enum vf_code check_not_output(const struct conversion *c, const struct stat *out,
+                                     const char *input, struct vf_err *err)
+{
+    struct stat in;
+    if (stat(input, &in) != 0 || in.st_dev != out->st_dev || in.st_ino != out->st_ino)
+        return VF_OK;
+    return vf_err_set(err, VF_ERR_USAGE,
+                      "-o %s would replace %s, which is read: choose another name",
+                      c->params->output, input);
+}
+
+/* The output must not be what is read, under whatever name. */
+static enum vf_code check_output(const struct conversion *c, struct vf_err *err)
+{
+    struct stat out;
+    const char *input = c->params->input;
+    if (stat(c->params->output, &out) != 0)
+        return VF_OK;
+    DIR *dir = opendir(input);
+    if (!dir)
+        return check_not_output(c, &out, input, err);
+    enum vf_code code = VF_OK;
+    char path[PATH_MAX];
+    for (struct dirent *e; !code && (e = readdir(dir)) != NULL;)
+        if (is_checkpoint_file(e->d_name) &&
+            snprintf(path, sizeof path, "%s/%s", input, e->d_name) < (int)sizeof path)
+            code = check_not_output(c, &out, path, err);
+    closedir(dir);
+    return code;
+}
 
 static enum vf_code list_tensors(struct conversion *c, struct vf_err *err)
 {
@@ -281,7 +322,9 @@ enum vf_code vf_convert_run(const struct vf_convert_params *params,
                             struct vf_convert_result *result, struct vf_err *err)
 {
     struct conversion c = {.params = params};
-    enum vf_code code = vf_source_open(params->input, &c.source, err);
+    enum vf_code code = check_output(&c, err);
+    if (!code)
+        code = vf_source_open(params->input, &c.source, err);
     if (code)
         return code;
     c.config = &c.source->config;

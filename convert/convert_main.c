@@ -100,5 +100,5 @@ int main(int argc, char **argv)
     }
     printf("%s: %s, %s, %" PRIu64 " parameters, %" PRIu64 " bytes\n", output,
            formats[params.format], result.quant, result.params, result.file_bytes);
-    return 0;
+    return vf_flush_stdout(&err) ? vf_cli_fail(PROGRAM, &err) : 0;
 }

@@ -8,6 +8,7 @@
 #include "common/util.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -369,14 +370,15 @@ static bool print_json(struct inspection *in)
 
 static enum vf_code print_all(struct inspection *in, struct vf_err *err)
 {
-    if (in->options->json && !print_json(in))
+    if (in->options->json && !print_json(in) && !ferror(in->out))
         return vf_err_set(err, VF_ERR_NO_MEMORY,
                           "%s: no memory for the JSON output, or the path isn't UTF-8",
                           vf_model_file_path(in->f));
     if (!in->options->json)
         print_text(in);
-    if (fflush(in->out) != 0 || ferror(in->out))
-        return vf_err_set(err, VF_ERR_IO, "writing the output failed");
+    enum vf_code code = vf_flush_stdout(err);
+    if (code)
+        return code;
     if (in->verdict.bad > 1)
         return vf_err_set(err, VF_ERR_CORRUPT, "%s (the first of %" PRIu64 " faults)",
                           in->verdict.first.text, in->verdict.bad);
@@ -386,13 +388,12 @@ static enum vf_code print_all(struct inspection *in, struct vf_err *err)
 }
 
 enum vf_code vf_inspect_print(const struct vf_model_file *f,
-                              const struct vf_inspect_options *options, FILE *out,
-                              struct vf_err *err)
+                              const struct vf_inspect_options *options, struct vf_err *err)
 {
     struct inspection in = {.f = f,
                             .config = vf_model_file_config(f),
                             .options = options,
-                            .out = out,
+                            .out = stdout,
                             .verdict.texts = json_array()};
     if (!in.verdict.texts)
         return vf_err_set(err, VF_ERR_NO_MEMORY, "%s: no memory", vf_model_file_path(f));

@@ -4,18 +4,15 @@
 
 #include "common/format/model_file.h"
 
-#include <stdio.h>
-
 struct vf_inspect_options {
     bool json;
     bool tiles;  /* list every tile */
     bool verify; /* read all weights */
 };
 
-/* docs/FORMAT.md documents the JSON. With verify, every bad tensor, expert and section is part of
+/* To stdout. docs/FORMAT.md documents the JSON. With verify, every bad tensor, expert and section is part of
  * the output; the code then is VF_ERR_CORRUPT and err names the first and says how many. */
 enum vf_code vf_inspect_print(const struct vf_model_file *f,
-                              const struct vf_inspect_options *options, FILE *out,
-                              struct vf_err *err);
+                              const struct vf_inspect_options *options, struct vf_err *err);
 
 #endif

@@ -49,7 +49,7 @@ int main(int argc, char **argv)
     vf_map_guard_install(path);
     enum vf_code code = vf_model_file_open(path, &f, &err);
     if (!code)
-        code = vf_inspect_print(f, &options, stdout, &err);
+        code = vf_inspect_print(f, &options, &err);
     vf_model_file_close(f);
     return code ? vf_cli_fail(PROGRAM, &err) : 0;
 }

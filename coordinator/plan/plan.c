@@ -3,12 +3,12 @@
 
 #include "common/bandwidth.h"
 #include "common/cli.h"
+#include "common/out_file.h"
 #include "common/util.h"
 #include "coordinator/plan/plan_model.h"
 #include "coordinator/plan/plan_table.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -109,6 +109,10 @@ static enum vf_code check_arguments(const struct arguments *a, struct vf_err *er
         return vf_err_set(err, VF_ERR_USAGE,
                           "found %s, allowed: exactly one of --model and --config",
                           a->model ? "both --model and --config" : "neither --model nor --config");
+    const char *file = a->model ? a->model : a->config;
+    if (file && !*file)
+        return vf_err_set(err, VF_ERR_USAGE, "--%s is empty: which file?",
+                          a->model ? "model" : "config");
     if (a->model && a->quant >= 0)
         return vf_err_set(err, VF_ERR_USAGE,
                           "--quant is for --config only: a model file has its own");
@@ -129,29 +133,32 @@ static struct vf_plan_options make_options(const struct arguments *a)
     };
 }
 
-/* Written beside its name and renamed when whole, so a reader never sees half a picture. */
-static enum vf_code write_svg(const struct vf_plan *plan, const char *path, struct vf_err *err)
+static enum vf_code draw(const struct vf_plan *plan, int fd, const char *path, struct vf_err *err)
 {
-    char *name = NULL;
-    if (asprintf(&name, "%s.%ld.tmp", path, (long)getpid()) < 0)
-        return vf_err_set(err, VF_ERR_NO_MEMORY, "out of memory for a file name");
-    int fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
-    enum vf_code code = VF_OK;
+    int copy = dup(fd);
+    FILE *f = copy >= 0 ? fdopen(copy, "w") : NULL;
     if (!f) {
-        code = vf_err_errno(err, VF_ERR_IO, errno, "%s", path);
-        if (fd >= 0)
-            close(fd);
-        goto done;
+        int saved = errno;
+        if (copy >= 0)
+            close(copy);
+        return vf_err_errno(err, VF_ERR_IO, saved, "%s", path);
     }
     vf_plan_draw_svg(plan, f);
-    bool bad = fflush(f) != 0 || ferror(f) || fsync(fd) != 0;
-    if (fclose(f) != 0 || bad || rename(name, path) != 0)
-        code = vf_err_errno(err, VF_ERR_IO, errno, "%s", path);
-done:
-    if (code != VF_OK && fd >= 0)
-        unlink(name);
-    free(name);
+    bool bad = ferror(f);
+    if (fclose(f) != 0 || bad)
+        return vf_err_errno(err, VF_ERR_IO, errno, "%s", path);
+    return VF_OK;
+}
+
+static enum vf_code write_svg(const struct vf_plan *plan, const char *path, struct vf_err *err)
+{
+    struct vf_out_file *file;
+    enum vf_code code = vf_out_file_create(path, &file, err);
+    if (!code)
+        code = draw(plan, vf_out_file_fd(file), path, err);
+    if (!code)
+        return vf_out_file_commit(file, err);
+    vf_out_file_abandon(file);
     return code;
 }
 
@@ -165,9 +172,7 @@ static enum vf_code write_outputs(const struct vf_plan *plan, const struct argum
         vf_plan_print_text(plan, stdout);
     else if ((code = vf_plan_print_json(plan, stdout, err)) != VF_OK)
         return code;
-    if (fflush(stdout) != 0 || ferror(stdout))
-        return vf_err_errno(err, VF_ERR_IO, errno, "standard output");
-    return VF_OK;
+    return vf_flush_stdout(err);
 }
 
 int vf_plan_main(int argc, char **argv)
@@ -178,7 +183,9 @@ int vf_plan_main(int argc, char **argv)
     if (parse_arguments(argc, argv, &a, &err) != VF_OK || check_arguments(&a, &err) != VF_OK)
         return vf_cli_fail(PROGRAM, &err);
     if (a.table)
-        return vf_plan_print_table(a.json, stdout, &err) == VF_OK ? 0 : vf_cli_fail(PROGRAM, &err);
+        return vf_plan_print_table(a.json, stdout, &err) || vf_flush_stdout(&err)
+                   ? vf_cli_fail(PROGRAM, &err)
+                   : 0;
     struct vf_plan_options options = make_options(&a);
     if (vf_plan_build(&options, &plan, &err) != VF_OK)
         return vf_cli_fail(PROGRAM, &err);

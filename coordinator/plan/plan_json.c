@@ -172,7 +172,7 @@ enum vf_code vf_plan_print_json(const struct vf_plan *p, FILE *out, struct vf_er
     int error = errno;
     json_decref(o);
     if (bad)
-        return vf_err_errno(err, VF_ERR_IO, error, "standard output");
+        return vf_err_errno(err, VF_ERR_IO, error, "can't write to stdout");
     fputc('\n', out);
     return VF_OK;
 }

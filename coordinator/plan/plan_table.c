@@ -5,6 +5,7 @@
 #include "common/util.h"
 #include "coordinator/plan/plan_model.h"
 
+#include <errno.h>
 #include <string.h>
 
 #define MIB 1048576.0
@@ -52,8 +53,10 @@ static json_t *row_json(const struct row *r, const struct vf_plan *p)
 
 static enum vf_code print_json(json_t *list, FILE *out, struct vf_err *err)
 {
-    if (!list || json_dumpf(list, out, JSON_INDENT(2)) != 0)
-        return vf_err_set(err, VF_ERR_IO, "writing the table as JSON");
+    if (!list)
+        return vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for the table as JSON");
+    if (json_dumpf(list, out, JSON_INDENT(2)) != 0)
+        return vf_err_errno(err, VF_ERR_IO, errno, "can't write to stdout");
     fputc('\n', out);
     return VF_OK;
 }

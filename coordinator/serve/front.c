@@ -203,6 +203,12 @@ enum vf_code vf_front_bind(struct vf_front *f, const char *endpoint,
     return VF_OK;
 }
 
+enum vf_code vf_front_adopt(const struct vf_front *f, const struct vf_run_dir *rd,
+                            struct vf_err *err)
+{
+    return vf_ipc_files_adopt(f->files, rd, err);
+}
+
 int vf_front_sockets(const struct vf_front *f, void *sockets[VF_FRONT_SOCKETS_MAX])
 {
     int n = 0;

@@ -10,6 +10,7 @@
 #define VF_COORDINATOR_SERVE_FRONT_H
 
 #include "common/curve_keys.h"
+#include "common/run_dir.h"
 #include "common/wire.h"
 
 #include <stdbool.h>
@@ -46,6 +47,10 @@ void vf_front_close(struct vf_front *f);
 #define VF_FRONT_ENDPOINT_MAX 256
 enum vf_code vf_front_bind(struct vf_front *f, const char *endpoint,
                            char bound[VF_FRONT_ENDPOINT_MAX], struct vf_err *err);
+
+/* From now on the ipc sockets' files go with the run, even if this process is killed. */
+enum vf_code vf_front_adopt(const struct vf_front *f, const struct vf_run_dir *rd,
+                            struct vf_err *err);
 
 int vf_front_sockets(const struct vf_front *f, void *sockets[VF_FRONT_SOCKETS_MAX]);
 

@@ -63,13 +63,28 @@ enum vf_code vf_ipc_file_note(const char *path, struct vf_ipc_file **list, struc
     return VF_OK;
 }
 
+static bool still_there(const struct vf_ipc_file *file)
+{
+    struct stat st;
+    return lstat(file->path, &st) == 0 && st.st_dev == file->dev && st.st_ino == file->ino;
+}
+
+enum vf_code vf_ipc_files_adopt(const struct vf_ipc_file *list, const struct vf_run_dir *rd,
+                                struct vf_err *err)
+{
+    enum vf_code code = VF_OK;
+    for (; list && !code; list = list->next)
+        if (still_there(list))
+            code = vf_run_dir_adopt_socket(rd, list->path, err);
+    return code;
+}
+
 void vf_ipc_files_remove(struct vf_ipc_file **list)
 {
     while (*list) {
         struct vf_ipc_file *file = *list;
-        struct stat st;
         *list = file->next;
-        if (lstat(file->path, &st) == 0 && st.st_dev == file->dev && st.st_ino == file->ino)
+        if (still_there(file))
             unlink(file->path);
         free(file);
     }

@@ -133,6 +133,8 @@ static enum vf_code start_engine(struct server *s, struct vf_err *err)
     enum vf_code code = vf_engine_create(&params, &engine, err);
     if (!code) /* which owns the engine from here on */
         code = vf_scheduler_create(engine, &s->scheduler, err);
+    if (!code)
+        code = vf_front_adopt(s->front, vf_engine_run_dir(engine), err);
     if (code)
         return code;
     struct vf_requests_params requests = {.scheduler = s->scheduler, .signal_fd = s->signal_fd};

@@ -2,7 +2,9 @@
 import json
 import os
 import subprocess
+import sys
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from serving import (CLIENT, COORDINATOR, Peer, Server, done, finish, generate_request, model, note,
                      ok, path, run)
 
@@ -55,6 +57,20 @@ def test_score(server):
                           check=True).stdout)
     ok(all(got[k] == want[k] for k in ("tokens", "mean_nll", "perplexity", "token_logp")) and
        len(got["token_logp"]) == 299, "score --json gives the same numbers")
+    for data, offset in ((b"caf\xe9", 3), (b"\xff", 0), (b"ok \xe2\x82", 3)):
+        with open(text, "wb") as f:
+            f.write(data)
+        p = server.client("score", "--file", text)
+        words = ["text.txt", "0x%02x" % data[offset], "offset %d" % offset]
+        if not ok(p.returncode == 3 and all(w in p.stderr.decode() for w in words),
+                  "score --file names the byte that isn't UTF-8"):
+            note(p.stderr.decode())
+    os.unlink(text)
+    os.mkfifo(text)
+    p = server.client("score", "--file", text)
+    ok(p.returncode == 3 and b"text.txt is a FIFO" in p.stderr, p.stderr.decode().strip())
+    p = server.client("score", "--tokens", "1,2", "--logits", text)
+    ok(p.returncode == 2 and b"text.txt is a FIFO" in p.stderr, p.stderr.decode().strip())
     one = json.loads(server.client("score", "--tokens", "5", "--json", check=True).stdout)
     ok(one["tokens"] == 1 and one["mean_nll"] is None and one["token_logp"] == [],
        "one token has a score without numbers")

@@ -1,9 +1,11 @@
 """vflow-client believes no server: whatever one answers, it ends in a sentence and an exit status."""
 import os
 import struct
+import sys
 
 import zmq
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from serving import CLIENT, done, finish, note, ok, path, start, vflow
 
 ENDPOINT = "ipc://" + path("bad.sock")

@@ -4,9 +4,12 @@ import json
 import os
 import re
 import signal
+import sys
+import time
 
-from serving import (COORDINATOR, Peer, Server, Stopped, done, finish, generate_request, model, note,
-                     ok, path, run, wait_until)
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from serving import (CLIENT, COORDINATOR, Peer, Server, Stopped, alive, done, finish,
+                     generate_request, model, note, ok, path, run, wait_until)
 
 
 def idle(server):
@@ -187,6 +190,45 @@ def test_server_dies():
             ok(again.client("status").returncode == 0, "which is still there")
 
 
+def test_server_killed():
+    """Its own sockets' files go too, without anybody's help."""
+    with Server("--bind", "ipc://" + path("k.sock"), "--bind", "ipc://" + path("l.sock")) as server:
+        workers = server.workers
+        server.process.kill()
+        server.process.wait()
+        server.status_code = -9
+        gone = wait_until(lambda: not server.leftovers(), 10)
+        ok(workers and gone and not os.path.exists(path("k.sock")),
+           "kill -9: the workers remove its sockets elsewhere")
+
+    with Server("--bind", "ipc://" + path("k.sock")) as server:
+        for pid in [*server.workers, server.process.pid]:
+            os.kill(pid, signal.SIGSTOP)
+        for pid in [*server.workers, server.process.pid]:
+            os.kill(pid, signal.SIGKILL)
+        server.process.wait()
+        server.status_code = -9
+        ok(wait_until(lambda: not any(alive(p) for p in server.workers)) and
+           os.path.exists(path("k.sock")), "kill -9 of everybody leaves a socket")
+        with Server("--bind", "ipc://" + path("k.sock")) as again:
+            ok(again.client("status").returncode == 0,
+               "a new server in its place keeps its own, though it sweeps")
+            again.stop()
+        ok(not os.path.exists(path("k.sock")), "and takes it along")
+
+
+def test_no_server():
+    began = time.monotonic()
+    p = run([CLIENT, "status", "--connect", "ipc://" + path("none.sock")])
+    took = time.monotonic() - began
+    ok(p.returncode == 1 and b"no such socket file" in p.stderr and took < 10,
+       "a socket file that isn't there is told at once: %s" % p.stderr.decode().strip())
+    began = time.monotonic()
+    p = run([CLIENT, "status", "--connect", "ipc://" + path("none.sock"), "--timeout", "1.5"])
+    took = time.monotonic() - began
+    ok(p.returncode == 1 and b"within 1.5 s" in p.stderr and took >= 1.5, "--timeout waits for it")
+
+
 def test_paths():
     precious = path("precious")
     with open(precious, "w") as f:
@@ -216,6 +258,8 @@ def main():
     test_shutdown(signal.SIGINT)
     test_worker_dies()
     test_server_dies()
+    test_server_killed()
+    test_no_server()
     test_paths()
     done()
 

@@ -2,6 +2,7 @@
 import os
 import sys
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from serving import CLIENT, PROTOCOL_DIR, SOURCE, Server, done, environment, note, ok, path, run
 
 EXAMPLE = os.path.join(SOURCE, "client", "examples", "generate.py")

@@ -1,9 +1,12 @@
 """Whatever arrives: a reason for the sender where it can have one, no harm to anybody else."""
 import json
+import os
 import random
 import socket
 import struct
+import sys
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from serving import (COORDINATOR, Peer, Server, Stopped, done, generate_request, model, note, ok, run,
                      vflow, wait_until)
 

@@ -1,9 +1,11 @@
 """tcp: only holders of listed keys get in, and each refusal is a sentence on both sides."""
 import os
 import re
+import sys
 
 import zmq
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from serving import (CLIENT, COORDINATOR, Peer, Server, Stopped, done, generate_request, model, note,
                      ok, path, run, wait_until)
 

@@ -10,10 +10,12 @@ import os
 import random
 import struct
 import subprocess
+import sys
 import tempfile
 
 import numpy as np
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 import tap
 import vflow_reader as reader
 from checkpoints import safetensors_bytes, small_moe, write_checkpoint

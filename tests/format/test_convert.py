@@ -6,13 +6,17 @@ import json
 import os
 import resource
 import signal
+import socket
+import stat
 import struct
 import subprocess
+import sys
 import tempfile
 import time
 
 import numpy as np
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 import tap
 import vflow_reader as reader
 from checkpoints import (SUFFIXES, checkpoint_name, safetensors_bytes, small_moe,
@@ -260,13 +264,78 @@ def test_full_disk(folder):
     tap.ok(p.returncode == 1 and p.stderr.count(b"\n") == 1, p.stderr.decode().strip())
     os.mkdir(out)
     p = run(source, "-o", out)
-    tap.ok(p.returncode == 1 and p.stderr.count(b"\n") == 1 and glob.glob(out + "*") == [out],
+    tap.ok(p.returncode == 2 and p.stderr.count(b"\n") == 1 and glob.glob(out + "*") == [out],
            "a directory in the place: " + p.stderr.decode().strip())
+    with open("/dev/full", "wb") as full:
+        p = subprocess.run([CONVERT, source, "-o", os.path.join(folder, "m.vflow")], stdout=full,
+                           stderr=subprocess.PIPE, timeout=120)
+        tap.ok(p.returncode == 1 and b"can't write to stdout" in p.stderr, "a full stdout: status 1")
+        for options in ([], ["--json"]):
+            p = subprocess.run([INSPECT, os.path.join(folder, "m.vflow"), *options], stdout=full,
+                               stderr=subprocess.PIPE, timeout=120)
+            tap.ok(p.returncode == 1 and b"can't write to stdout" in p.stderr,
+                   "vflow-inspect %s too: %s" % (options, p.stderr.decode().strip()))
+
+
+def test_places(folder):
+    """Outputs that must not be replaced, and inputs that aren't files."""
+    config, tensors = small_moe(12)
+    source = os.path.join(folder, "in")
+    write_checkpoint(source, config, tensors)
+    before = {n: open(os.path.join(source, n), "rb").read() for n in os.listdir(source)}
+    os.symlink("in/model.safetensors", os.path.join(folder, "link"))
+    os.link(os.path.join(source, "config.json"), os.path.join(folder, "hard"))
+    for output in ("in/model.safetensors", "in/config.json", "link", "hard"):
+        p = run("in", "-o", output, cwd=folder)
+        name = "config.json" if output in ("hard", "in/config.json") else "model.safetensors"
+        words = ["-o " + output, "in/" + name]
+        tap.ok(p.returncode == 2 and all(w in p.stderr.decode() for w in words),
+               "the input isn't replaced: " + p.stderr.decode().strip())
+    p = run(".", "-o", "model.safetensors", cwd=source)
+    tap.ok(p.returncode == 2, "nor from inside: " + p.stderr.decode().strip())
+    after = {n: open(os.path.join(source, n), "rb").read() for n in os.listdir(source)}
+    tap.ok(before == after, "all of it is as it was")
+    gguf = os.path.join(folder, "in.gguf")
+    with open(gguf, "wb") as file:
+        file.write(b"GGUF")
+    p = run(gguf, "-o", gguf)
+    tap.ok(p.returncode == 2 and os.path.getsize(gguf) == 4, p.stderr.decode().strip())
+
+    fifo, sock = os.path.join(folder, "fifo"), os.path.join(folder, "sock")
+    os.mkfifo(fifo)
+    with socket.socket(socket.AF_UNIX) as s:
+        s.bind(sock)
+        for path, kind, mode in ((fifo, b"a FIFO", stat.S_ISFIFO), (sock, b"a socket", stat.S_ISSOCK)):
+            p = run(source, "-o", path)
+            tap.ok(p.returncode == 2 and kind in p.stderr and mode(os.stat(path).st_mode),
+                   "isn't replaced: " + p.stderr.decode().strip())
+            p = run(path, "-o", os.path.join(folder, "m.vflow"))
+            tap.ok(p.returncode == 3 and kind in p.stderr, "isn't read: " + p.stderr.decode().strip())
+    p = subprocess.run([INSPECT, fifo], capture_output=True, timeout=20)
+    tap.ok(p.returncode == 3 and b"a FIFO" in p.stderr, p.stderr.decode().strip())
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        kept = os.path.join(source, name)
+        if os.path.exists(kept):
+            os.rename(kept, kept + ".kept")
+        os.mkfifo(kept)
+        p = run(source, "-o", os.path.join(folder, "m.vflow"))
+        tap.ok(p.returncode == 3 and (name + " is a FIFO").encode() in p.stderr,
+               p.stderr.decode().strip())
+        os.unlink(kept)
+        if os.path.exists(kept + ".kept"):
+            os.rename(kept + ".kept", kept)
+
+    os.symlink("target.vflow", os.path.join(folder, "m.link"))
+    p = run(source, "-o", os.path.join(folder, "m.link"))
+    tap.ok(p.returncode == 0 and os.readlink(os.path.join(folder, "m.link")) == "target.vflow" and
+           os.path.getsize(os.path.join(folder, "target.vflow")) > 4096,
+           "a link as output: its target is written")
+    tap.ok(not glob.glob(os.path.join(folder, "*part*")), "no temporary file is left")
 
 
 def main():
     for test in (test_shards, test_dtypes, test_edges, test_ignored, test_groups, test_formats,
-                 test_usage, test_wide, test_full_disk):
+                 test_usage, test_wide, test_full_disk, test_places):
         with tempfile.TemporaryDirectory() as folder:
             test(folder)
     with tempfile.TemporaryDirectory() as folder:

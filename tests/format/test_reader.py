@@ -6,10 +6,12 @@ file's. What the tables say must be what docs/FORMAT.md says, order of the strea
 import json
 import os
 import subprocess
+import sys
 import tempfile
 
 import numpy as np
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 import tap
 import vflow_reader as reader
 from checkpoints import checkpoint_name, expert_name, read_safetensors

@@ -3,6 +3,8 @@
 #include "io_test.h"
 
 #include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 static bool exists(const char *path)
 {
@@ -21,6 +23,16 @@ static void touch(const char *path)
 {
     int fd = open(path, O_CREAT | O_WRONLY, 0600);
     if (fd < 0)
+        DIE("%s: %s", path, strerror(errno));
+    close(fd);
+}
+
+static void make_socket(const char *path)
+{
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    snprintf(a.sun_path, sizeof a.sun_path, "%s", path);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof a) != 0)
         DIE("%s: %s", path, strerror(errno));
     close(fd);
 }
@@ -110,14 +122,63 @@ static void test_bases(void)
     ok(strncmp(vf_run_dir_path(rd), test_base, strlen(test_base)) == 0, "and one that is missing");
     vf_run_dir_remove(rd);
     vf_run_dir_close(rd);
+    setenv("XDG_RUNTIME_DIR", "/proc", 1);
+    MUST(vf_run_dir_create(&rd, &must_err));
+    ok(strncmp(vf_run_dir_path(rd), test_base, strlen(test_base)) == 0,
+       "and one that no directory can be made in");
+    vf_run_dir_remove(rd);
+    vf_run_dir_close(rd);
     setenv("XDG_RUNTIME_DIR", test_base, 1);
     rmdir(longer);
+}
+
+/* ---- sockets elsewhere ---------------------------------------------------------------------- */
+
+static void test_adopted_sockets(void)
+{
+    struct vf_run_dir *rd;
+    struct vf_err err;
+    char mine[96], again[96], file[96], gone[96], other[96];
+    const struct timespec later[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = 4000000000}};
+    snprintf(mine, sizeof mine, "%s/mine.sock", test_base);
+    snprintf(again, sizeof again, "%s/again.sock", test_base);
+    snprintf(file, sizeof file, "%s/file.sock", test_base);
+    snprintf(gone, sizeof gone, "%s/gone.sock", test_base);
+    snprintf(other, sizeof other, "%s/other.sock", test_base);
+    MUST(vf_run_dir_create(&rd, &must_err));
+    const char *adopted[] = {mine, again, file, gone};
+    for (size_t i = 0; i < VF_ARRAY_LEN(adopted); i++) {
+        make_socket(adopted[i]);
+        MUST(vf_run_dir_adopt_socket(rd, adopted[i], &must_err));
+    }
+    ok(vf_run_dir_adopt_socket(rd, mine, &err) == VF_OK, "adopting a socket twice is fine");
+    make_socket(other);
+    /* A server bound the name again and was given the inode number again: only the time differs. */
+    utimensat(AT_FDCWD, again, later, 0);
+    unlink(file);
+    touch(file);
+    unlink(gone);
+    vf_run_dir_remove(rd);
+    ok(!exists(mine), "a run's end takes the socket that it made elsewhere");
+    ok(exists(again), "but not a later one under its name");
+    ok(exists(file), "nor a file");
+    ok(exists(other), "nor one it hasn't adopted");
+    vf_run_dir_close(rd);
+    MUST(vf_run_dir_create(&rd, &must_err));
+    ok(vf_run_dir_adopt_socket(rd, file, &err) == VF_ERR_IO, "a file isn't adopted: %s", err.text);
+    ok(vf_run_dir_adopt_socket(rd, "some.sock", &err) == VF_ERR_USAGE, "nor a relative path: %s",
+       err.text);
+    vf_run_dir_remove(rd);
+    vf_run_dir_close(rd);
+    unlink(again);
+    unlink(file);
+    unlink(other);
 }
 
 /* ---- killed runs ---------------------------------------------------------------------------- */
 
 struct run_names {
-    char path[160], shm[VF_RUN_SHM_NAME_MAX];
+    char path[160], shm[VF_RUN_SHM_NAME_MAX], elsewhere[96];
 };
 
 /* A coordinator in a child with sockets and shared memory; the parent decides when it ends. */
@@ -137,6 +198,9 @@ static pid_t start_owner(struct run_names *names)
         char socket_path[200];
         snprintf(socket_path, sizeof socket_path, "%s/control", n.path);
         touch(socket_path);
+        snprintf(n.elsewhere, sizeof n.elsewhere, "%s/elsewhere.sock", test_base);
+        make_socket(n.elsewhere);
+        MUST(vf_run_dir_adopt_socket(rd, n.elsewhere, &must_err));
         if (write(pipe_fd[1], &n, sizeof n) != sizeof n)
             _exit(1);
         for (;;)
@@ -156,7 +220,7 @@ static void test_killed_owner(void)
     struct vf_err err;
     int pidfd;
     pid_t pid = start_owner(&names);
-    ok(sweep() && exists(names.path) && shm_exists(names.shm),
+    ok(sweep() && exists(names.path) && shm_exists(names.shm) && exists(names.elsewhere),
        "a sweep leaves another process's live run");
     MUST(vf_run_dir_open(names.path, &worker, &must_err));
     MUST(vf_run_dir_owner_pidfd(worker, &pidfd, &must_err));
@@ -166,8 +230,8 @@ static void test_killed_owner(void)
     ok(poll(&p, 1, 5000) == 1, "the pidfd tells the owner's death");
     close(pidfd);
     sweep();
-    ok(!exists(names.path) && !shm_exists(names.shm),
-       "a sweep removes directory and object, also of an unreaped owner");
+    ok(!exists(names.path) && !shm_exists(names.shm) && !exists(names.elsewhere),
+       "a sweep removes directory, object and socket, also of an unreaped owner");
     wait_status(pid);
     ok(vf_run_dir_owner_pidfd(worker, &pidfd, &err) == VF_ERR_PEER_LOST, "no pidfd of the dead: %s",
        err.text);
@@ -292,11 +356,12 @@ static void test_churn(void)
 
 int main(void)
 {
-    plan(31);
+    plan(39);
     make_test_base();
     vf_run_dir_sweep();
     test_create_and_open();
     test_bases();
+    test_adopted_sockets();
     test_killed_owner();
     test_leftovers();
     test_other_namespace();

@@ -195,9 +195,9 @@ def test_refusals():
            f"{' '.join(args)}: {err.strip()}")
     with open("/dev/full", "w", encoding="utf-8") as full:
         code, _, err = run("--config", "arch2.json", "--bandwidth", "10", stdout=full)
-        ok(code == 1 and "standard output" in err, f"a full disk is noticed: {err.strip()}")
+        ok(code == 1 and "stdout" in err, f"a full disk is noticed: {err.strip()}")
         code, _, err = run("--config", "arch2.json", "--bandwidth", "10", "--json", stdout=full)
-        ok(code == 1 and "standard output" in err, f"with --json too: {err.strip()}")
+        ok(code == 1 and "stdout" in err, f"with --json too: {err.strip()}")
     code, out, _ = run("--help")
     ok(code == 0 and "--stage-workers" in out, "--help")
 

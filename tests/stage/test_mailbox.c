@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 
 #define COLUMNS 3u
@@ -57,12 +58,32 @@ static bool consume(struct vf_mailboxes *m, uint64_t steps)
     return good;
 }
 
+/* As much as all of /dev/shm may hold, and the other edge: it can't fit, however empty it is. */
+static void test_too_large(void)
+{
+    struct vf_mailboxes *m;
+    struct vf_err err;
+    struct statvfs fs;
+    if (statvfs("/dev/shm", &fs) != 0 || fs.f_blocks == 0 || fs.f_blocks > UINT32_MAX) {
+        ok(1, "/dev/shm has no limit to run into # SKIP");
+        return;
+    }
+    uint32_t width = (uint32_t)(fs.f_frsize / VF_MAILBOX_DEPTH / sizeof(float)) + 1;
+    enum vf_code code = vf_mailboxes_create(name, 2, (uint32_t)fs.f_blocks, width, &m, &err);
+    ok(code == VF_ERR_NO_MEMORY && strstr(err.text, "--batch") && strstr(err.text, "--prefill") &&
+           !strstr(err.text, "--expert-cache"),
+       "what doesn't fit says what would take less: %s", err.text);
+    if (code == VF_OK)
+        vf_mailboxes_close(m);
+}
+
 int main(void)
 {
-    plan(9);
+    plan(10);
     snprintf(name, sizeof name, "/vflow-test-mailbox-%d", (int)getpid());
     struct vf_mailboxes *m;
     struct vf_err err;
+    test_too_large();
     ok(vf_mailboxes_create(name, 2, COLUMNS, WIDTH, &m, &err) == VF_OK, "created");
     struct vf_mailboxes *other;
     ok(vf_mailboxes_open(name, 3, COLUMNS, WIDTH, &other, &err) == VF_ERR_CORRUPT,

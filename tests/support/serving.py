@@ -11,9 +11,8 @@ import time
 
 import zmq
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "format"))
-import tap  # noqa: E402
-from tap import done, note, ok, skip_all  # noqa: E402,F401
+import tap
+from tap import done, note, ok, skip_all  # noqa: F401
 
 SOURCE = tap.source_dir()
 COORDINATOR = tap.program("vflow-coordinator")
