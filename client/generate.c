@@ -140,6 +140,8 @@ static enum vf_code keep_ids(struct output *out, const Vflow__Tokens *tokens, st
 
 static enum vf_code print(const void *data, size_t n, struct vf_err *err)
 {
+    if (n == 0) /* data may be NULL then, which fwrite doesn't take */
+        return VF_OK;
     if (fwrite(data, 1, n, stdout) != n || fflush(stdout) != 0)
         return vf_err_errno(err, VF_ERR_IO, errno, "can't write to stdout");
     return VF_OK;
@@ -165,7 +167,8 @@ static enum vf_code take_tokens(struct output *out, const Vflow__Tokens *tokens,
     if (!out->json)
         return out->has_text ? print(tokens->text.data, tokens->text.len, err)
                              : print_ids(out, first, err);
-    if (fwrite(tokens->text.data, 1, tokens->text.len, out->text_stream) != tokens->text.len)
+    if (tokens->text.len &&
+        fwrite(tokens->text.data, 1, tokens->text.len, out->text_stream) != tokens->text.len)
         return vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for the text");
     return VF_OK;
 }

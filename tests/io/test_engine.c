@@ -36,9 +36,13 @@ static struct vf_read_engine *make_engine(uint8_t *region, bool buffered, bool n
 static uint32_t wait_and_reap(struct vf_read_engine *e, struct vf_read_done *done)
 {
     struct pollfd p = {.fd = vf_read_engine_fd(e), .events = POLLIN};
-    if (poll(&p, 1, 10000) != 1)
-        DIE("no completion in ten seconds");
-    return vf_read_engine_reap(e, done, SLOTS);
+    uint32_t n = 0;
+    while (n == 0) { /* a signal may come after its completion was reaped with another's */
+        if (poll(&p, 1, 10000) != 1)
+            DIE("no completion in ten seconds");
+        n = vf_read_engine_reap(e, done, SLOTS);
+    }
+    return n;
 }
 
 static void submit(struct vf_read_engine *e, uint32_t slot, uint32_t key)
