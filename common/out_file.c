@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <libgen.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -108,6 +109,7 @@ static enum vf_code open_temp(struct vf_out_file *f, struct vf_err *err)
 
 enum vf_code vf_out_file_create(const char *path, struct vf_out_file **out, struct vf_err *err)
 {
+    signal(SIGXFSZ, SIG_IGN); /* a file-size limit is an error of write, not the end */
     *out = NULL;
     if (!*path)
         return vf_err_set(err, VF_ERR_USAGE, "the name of the file to write is empty");
