@@ -67,40 +67,11 @@ enum vf_code weights_load(struct vf_executor *ex, struct vf_err *err)
 
 /* ---- which tensors are read ---- */
 
-static bool op_reads(const struct vf_op *op, const struct vf_tensor_id *id, bool tied)
-{
-    switch (id->kind) {
-    case VF_T_EMBED:
-        return op->kind == VF_OP_EMBED || (tied && id->flow == 0 && op->kind == VF_OP_HEAD);
-    case VF_T_HEAD:
-        return op->kind == VF_OP_HEAD;
-    case VF_T_FINAL_NORM:
-        return op->kind == VF_OP_NORM && op->norm == VF_NORM_FINAL;
-    case VF_T_ATTN_NORM:
-        return op->kind == VF_OP_NORM && op->norm == VF_NORM_ATTN && op->layer == id->layer;
-    case VF_T_FFN_NORM:
-        return op->kind == VF_OP_NORM && op->norm == VF_NORM_FFN && op->layer == id->layer;
-    case VF_T_GATE:
-    case VF_T_UP:
-    case VF_T_DOWN:
-    case VF_T_HIDDEN_COUPLING:
-    case VF_T_OUTPUT_COUPLING:
-        return op->kind == VF_OP_DENSE && op->layer == id->layer;
-    case VF_T_ROUTER:
-        return op->kind == VF_OP_ROUTE && op->layer == id->layer;
-    case VF_T_MOE_HIDDEN_COUPLING:
-    case VF_T_MOE_OUTPUT_COUPLING:
-        return op->kind == VF_OP_EXPERTS && op->layer == id->layer;
-    default:
-        return op->kind == VF_OP_ATTENTION && op->layer == id->layer;
-    }
-}
-
 static bool worker_reads(const struct vf_executor_params *p, const struct vf_tensor_id *id)
 {
     bool tied = vf_model_file_config(p->file)->tie_embeddings;
     for (uint32_t i = 0; i < p->program->op_count; i++)
-        if (p->placement->op_worker[i] == p->worker && op_reads(&p->program->ops[i], id, tied))
+        if (p->placement->op_worker[i] == p->worker && vf_op_reads(&p->program->ops[i], id, tied))
             return true;
     return false;
 }

@@ -29,6 +29,35 @@ static uint64_t ffn_bytes(const struct vf_config *c, uint64_t f, enum vf_quant q
     return (c->mlp_gated ? 2 : 1) * in + vf_matrix_bytes(quant, c->hidden_size, f);
 }
 
+bool vf_op_reads(const struct vf_op *op, const struct vf_tensor_id *id, bool tied)
+{
+    switch (id->kind) {
+    case VF_T_EMBED:
+        return op->kind == VF_OP_EMBED || (tied && id->flow == 0 && op->kind == VF_OP_HEAD);
+    case VF_T_HEAD:
+        return op->kind == VF_OP_HEAD;
+    case VF_T_FINAL_NORM:
+        return op->kind == VF_OP_NORM && op->norm == VF_NORM_FINAL;
+    case VF_T_ATTN_NORM:
+        return op->kind == VF_OP_NORM && op->norm == VF_NORM_ATTN && op->layer == id->layer;
+    case VF_T_FFN_NORM:
+        return op->kind == VF_OP_NORM && op->norm == VF_NORM_FFN && op->layer == id->layer;
+    case VF_T_GATE:
+    case VF_T_UP:
+    case VF_T_DOWN:
+    case VF_T_HIDDEN_COUPLING:
+    case VF_T_OUTPUT_COUPLING:
+        return op->kind == VF_OP_DENSE && op->layer == id->layer;
+    case VF_T_ROUTER:
+        return op->kind == VF_OP_ROUTE && op->layer == id->layer;
+    case VF_T_MOE_HIDDEN_COUPLING:
+    case VF_T_MOE_OUTPUT_COUPLING:
+        return op->kind == VF_OP_EXPERTS && op->layer == id->layer;
+    default:
+        return op->kind == VF_OP_ATTENTION && op->layer == id->layer;
+    }
+}
+
 uint64_t vf_op_weight_bytes(const struct vf_config *c, const struct vf_op *op, int quant_number)
 {
     enum vf_quant quant = (enum vf_quant)quant_number;

@@ -10,6 +10,7 @@
 #define VF_COMMON_MODEL_PLACEMENT_H
 
 #include "common/model/program.h"
+#include "common/model/tensors.h"
 
 #define VF_STAGE_WORKERS_MAX 64u
 
@@ -37,6 +38,8 @@ enum vf_code vf_placement_pipeline(const struct vf_config *config, const struct 
                                    struct vf_err *err);
 void vf_placement_deinit(struct vf_placement *pl);
 
+/* Whether an op reads a tensor outside the expert bank; tied: the head is the embedding. */
+bool vf_op_reads(const struct vf_op *op, const struct vf_tensor_id *id, bool tied);
 /* Bytes of weights one op reads for one token in flow 0 (experts: k of them). */
 uint64_t vf_op_weight_bytes(const struct vf_config *config, const struct vf_op *op, int quant);
 

@@ -118,6 +118,8 @@ static enum vf_code create_memory(struct vf_engine *e, struct vf_err *err)
     }
     vf_run_dir_shm_name(e->run_dir, VF_RUN_SHM_LOGITS, name);
     code = vf_shm_create(name, e->budget.logits_bytes, &e->logits, err);
+    if (code == VF_ERR_NO_MEMORY)
+        vf_err_append(err, "; a smaller --batch or --prefill-chunk or a larger /dev/shm would help");
     if (code)
         return vf_err_prepend(err, "log-probabilities: ");
     return e->budget.stream ? create_cache(e, err) : VF_OK;

@@ -156,7 +156,7 @@ enum vf_code vf_plan_print_json(const struct vf_plan *p, FILE *out, struct vf_er
     put(o, "expert_delay", json_integer(c->expert_delay), &bad);
     put(o, "parameters", json_integer((json_int_t)p->params), &bad);
     put(o, "geometry", geometry(p, &bad), &bad);
-    put(o, "quant", json_string(vf_quant_name(p->quant)), &bad);
+    put(o, "quant", json_string(p->quant_name), &bad);
     put(o, "stored_bytes", parts(p->stored_bytes, &bad), &bad);
     put(o, "bytes_per_token", parts(p->token_bytes, &bad), &bad);
     put(o, "critical_path", critical_path(p, &bad), &bad);

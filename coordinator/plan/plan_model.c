@@ -99,6 +99,7 @@ static enum vf_code load_model(struct vf_plan *p, struct vf_err *err)
     if (!vf_model_file_matrix(p->file, id, &embed))
         return vf_err_set(err, VF_ERR_CORRUPT, "%s: embed: missing", p->source);
     p->quant = embed.quant;
+    p->quant_name = vf_model_file_quant_name(p->file);
     return VF_OK;
 }
 
@@ -108,6 +109,7 @@ static enum vf_code load(struct vf_plan *p, struct vf_err *err)
         return load_model(p, err);
     p->source = p->options.config;
     p->quant = p->options.quant;
+    p->quant_name = vf_quant_name(p->quant);
     p->config = &p->own_config;
     if (!p->options.config_text)
         return vf_config_load(p->options.config, &p->own_config, err);
@@ -128,7 +130,18 @@ static uint64_t tensor_bytes(const struct vf_tensor_spec *s, enum vf_quant quant
     return vf_matrix_bytes(s->id.kind == VF_T_ROUTER ? VF_QUANT_F32 : quant, s->rows, s->cols);
 }
 
-static enum vf_code add_stored(struct vf_plan *p, struct vf_err *err)
+/* A file says what it stores; a config alone is counted as the converter would store it. */
+static void add_stored_of_file(struct vf_plan *p)
+{
+    for (size_t i = 0; i < vf_model_file_tensor_count(p->file); i++) {
+        struct vf_tensor_entry_view t = vf_model_file_tensor(p->file, i);
+        p->stored_bytes[tensor_part(t.spec.id.kind)] += t.bytes;
+    }
+    p->expert_record_bytes =
+        p->config->expert_count ? vf_model_file_expert_layout(p->file).bytes : 0;
+}
+
+static enum vf_code add_stored_of_config(struct vf_plan *p, struct vf_err *err)
 {
     struct vf_tensor_spec *specs;
     size_t count;
@@ -141,9 +154,19 @@ static enum vf_code add_stored(struct vf_plan *p, struct vf_err *err)
     struct vf_expert_parts parts;
     vf_expert_parts_init(p->config, p->quant, &parts);
     p->expert_record_bytes = parts.layout.bytes;
+    return VF_OK;
+}
+
+static enum vf_code add_stored(struct vf_plan *p, struct vf_err *err)
+{
+    enum vf_code code = VF_OK;
+    if (p->file)
+        add_stored_of_file(p);
+    else
+        code = add_stored_of_config(p, err);
     p->stored_bytes[VF_PART_EXPERTS] +=
         (uint64_t)p->config->layer_count * p->config->expert_count * p->expert_record_bytes;
-    return VF_OK;
+    return code;
 }
 
 static bool alloc_timeline(struct vf_plan_timeline *t, uint32_t ops)
@@ -195,6 +218,28 @@ static enum vf_code schedule(struct vf_plan *p, struct vf_err *err)
                  : vf_err_set(err, VF_ERR_NO_MEMORY, "out of memory for a timeline of %u ops", n);
 }
 
+/* What an op reads of a file whose matrices may differ in precision; flow 0, one token. */
+static uint64_t file_op_bytes(const struct vf_plan *p, const struct vf_op *op)
+{
+    uint64_t bytes = 0;
+    if (op->kind == VF_OP_EXPERTS) {
+        struct vf_matrix m[3];
+        vf_expert_matrices(p->file, vf_model_file_expert_data(p->file, 0, 0), &m[0], &m[1], &m[2]);
+        for (int i = 0; i < 3; i++)
+            bytes += p->config->expert_top_k * vf_matrix_bytes(m[i].quant, m[i].rows, m[i].cols);
+        return bytes;
+    }
+    if (op->kind != VF_OP_ATTENTION && op->kind != VF_OP_DENSE && op->kind != VF_OP_HEAD)
+        return vf_op_weight_bytes(p->config, op, (int)p->quant);
+    for (size_t i = 0; i < vf_model_file_tensor_count(p->file); i++) {
+        struct vf_tensor_entry_view t = vf_model_file_tensor(p->file, i);
+        if (!t.spec.is_vector && t.spec.id.flow == 0 &&
+            vf_op_reads(op, &t.spec.id, p->config->tie_embeddings))
+            bytes += t.bytes;
+    }
+    return bytes;
+}
+
 static enum vf_code add_op_bytes(struct vf_plan *p, struct vf_err *err)
 {
     uint32_t n = p->program.op_count;
@@ -203,7 +248,8 @@ static enum vf_code add_op_bytes(struct vf_plan *p, struct vf_err *err)
         return vf_err_set(err, VF_ERR_NO_MEMORY, "out of memory for %u ops", n);
     for (uint32_t i = 0; i < n; i++) {
         const struct vf_op *op = &p->program.ops[i];
-        p->op_bytes[i] = vf_op_weight_bytes(p->config, op, (int)p->quant);
+        p->op_bytes[i] =
+            p->file ? file_op_bytes(p, op) : vf_op_weight_bytes(p->config, op, (int)p->quant);
         p->token_bytes[vf_plan_op_part(op->kind)] += p->op_bytes[i];
         p->worker_bytes[p->placement.op_worker[i]] += p->op_bytes[i];
     }

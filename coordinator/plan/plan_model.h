@@ -43,7 +43,8 @@ struct vf_plan {
     struct vf_model_file *file;  /* NULL with a config */
     struct vf_config own_config; /* with a config */
     const struct vf_config *config;
-    enum vf_quant quant;
+    enum vf_quant quant; /* of the embedding; a file may mix */
+    const char *quant_name;
     struct vf_program program;
     struct vf_placement placement;
     struct vf_critical_path closed; /* the report's formula */

@@ -195,8 +195,8 @@ static void print_head(const struct canvas *c)
             "form at 0.5 bytes a weight: naive %.2f, critical %.2f MB/token; MB = 2^20 bytes, "
             "times at %.2f GB/s</text>\n",
             p->config->dense_delay, p->config->expert_delay, p->program.effective_layers,
-            vf_quant_name(p->quant), (double)vf_plan_sum(p->token_bytes) / MIB,
-            p->closed.naive / MIB, p->closed.critical / MIB, p->bandwidth_gb_s);
+            p->quant_name, (double)vf_plan_sum(p->token_bytes) / MIB, p->closed.naive / MIB,
+            p->closed.critical / MIB, p->bandwidth_gb_s);
     print_legend(c, 66);
 }
 

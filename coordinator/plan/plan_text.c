@@ -68,7 +68,7 @@ static void print_bytes(const struct vf_plan *p, FILE *out)
     fprintf(out,
             "\nweights (%s)           in the file      read for a token    MB/token    "
             "at 0.5 bytes a weight\n",
-            vf_quant_name(p->quant));
+            p->quant_name);
     for (int i = 0; i < VF_PART_COUNT; i++) {
         if (!p->stored_bytes[i] && !p->token_bytes[i])
             continue;

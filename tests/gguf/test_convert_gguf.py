@@ -235,6 +235,12 @@ def test_mixed(folder):
         shown = run(INSPECT, output, "--json", "--verify")
         tap.ok(shown.returncode == 0 and json.loads(shown.stdout)["quant"] == "mixed",
                "mixed, %s: vflow-inspect verifies it and says so" % label)
+        planned = json.loads(run(COORDINATOR, "plan", "--model", output, "--json", "--bandwidth",
+                                 "10").stdout)
+        want = sum(t["bytes"] for t in json.loads(shown.stdout)["tensors"]
+                   if t["kind"] in ("q_proj", "k_proj", "v_proj", "o_proj"))
+        tap.ok(planned["quant"] == "mixed" and planned["bytes_per_token"]["attention"] == want > 0,
+               "mixed, %s: plan counts each matrix in its own precision" % label)
         mixed = {activations: score(output, tokens, activations) for activations in ("f32", "q8")}
         # The same numbers as f32 everywhere: the engine has to agree with itself.
         plain = gguf.Model(seed=8, **options)
