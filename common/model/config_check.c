@@ -146,10 +146,28 @@ static enum vf_code check_size(const struct vf_config_reader *r)
     return VF_OK;
 }
 
+/* Keys that say something of auxiliary flows, where there are none: num_flows was forgotten. */
+static enum vf_code check_flows(const struct vf_config_reader *r)
+{
+    const struct vf_config *c = r->c;
+    if (c->flow_count > 1)
+        return VF_OK;
+    const char *key = c->flow_readout == VF_READOUT_AUXILIARY ? "flow_readout auxiliary"
+                      : c->flow_coupling                      ? "flow_coupling"
+                      : c->flow_specific_dense                ? "flow_specific_dense"
+                                                              : NULL;
+    if (!key)
+        return VF_OK;
+    return vf_err_set(r->err, VF_ERR_UNSUPPORTED,
+                      "%s: %s: found with num_flows 1, allowed with num_flows of at least 2",
+                      r->where, key);
+}
+
 enum vf_code vf_config_check_whole(const struct vf_config_reader *r)
 {
     enum vf_code code;
-    if ((code = check_heads(r)) || (code = check_experts(r)) || (code = check_style(r)))
+    if ((code = check_heads(r)) || (code = check_experts(r)) || (code = check_style(r)) ||
+        (code = check_flows(r)))
         return code;
     return check_size(r);
 }

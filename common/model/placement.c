@@ -18,8 +18,12 @@ static uint64_t attention_bytes(const struct vf_config *c, enum vf_quant quant)
         floats += 2ull * c->head_dim;
     if (c->qk_norm == VF_QK_NORM_WHOLE)
         floats += q + kv;
-    return vf_matrix_bytes(quant, q, d) + 2 * vf_matrix_bytes(quant, kv, d) +
-           vf_matrix_bytes(quant, d, q) + floats * sizeof(float);
+    uint64_t own = vf_matrix_bytes(quant, q, d) + vf_matrix_bytes(quant, d, q);
+    uint64_t flows = c->flow_count - 1;
+    if (c->flow_coupling & VF_COUPLE_QUERY)
+        floats += flows * q;
+    return own * (c->flow_specific_dense ? 1 + flows : 1) + 2 * vf_matrix_bytes(quant, kv, d) +
+           floats * sizeof(float);
 }
 
 /* The two or three matrices of a feed-forward block with f hidden units. */
@@ -58,22 +62,43 @@ bool vf_op_reads(const struct vf_op *op, const struct vf_tensor_id *id, bool tie
     }
 }
 
+/* Couplings of the auxiliary flows into an FFN of hidden size f. */
+static uint64_t ffn_coupling_bytes(const struct vf_config *c, uint64_t f)
+{
+    uint64_t floats = (c->flow_coupling & VF_COUPLE_HIDDEN ? f : 0) +
+                      (c->flow_coupling & VF_COUPLE_OUTPUT ? c->hidden_size : 0);
+    return (c->flow_count - 1) * floats * sizeof(float);
+}
+
+uint32_t vf_experts_per_token(const struct vf_config *c)
+{
+    if (c->expert_count == 0 || c->flow_count == 1)
+        return c->expert_top_k;
+    if (c->flow_router == VF_ROUTER_REPLAY) /* all flows take the head of one ranking */
+        return c->expert_top_k > c->expert_top_k_aux ? c->expert_top_k : c->expert_top_k_aux;
+    uint64_t most = c->expert_top_k + (c->flow_count - 1ull) * c->expert_top_k_aux;
+    return most < c->expert_count ? (uint32_t)most : c->expert_count;
+}
+
 uint64_t vf_op_weight_bytes(const struct vf_config *c, const struct vf_op *op, int quant_number)
 {
     enum vf_quant quant = (enum vf_quant)quant_number;
     switch (op->kind) {
     case VF_OP_EMBED: /* one row: its share of the records that hold 16 */
-        return (uint64_t)vf_col_groups(c->hidden_size) * vf_record_bytes(quant) / VF_RECORD_ROWS;
+        return c->flow_count *
+               ((uint64_t)vf_col_groups(c->hidden_size) * vf_record_bytes(quant) / VF_RECORD_ROWS);
     case VF_OP_NORM:
         return (uint64_t)c->hidden_size * sizeof(float);
     case VF_OP_ATTENTION:
         return attention_bytes(c, quant);
     case VF_OP_DENSE:
-        return ffn_bytes(c, c->ffn_size, quant);
+        return ffn_bytes(c, c->ffn_size, quant) * (c->flow_specific_dense ? c->flow_count : 1) +
+               ffn_coupling_bytes(c, c->ffn_size);
     case VF_OP_ROUTE:
         return vf_matrix_bytes(VF_QUANT_F32, c->expert_count, c->hidden_size);
     case VF_OP_EXPERTS:
-        return c->expert_top_k * ffn_bytes(c, c->expert_ffn_size, quant);
+        return vf_experts_per_token(c) * ffn_bytes(c, c->expert_ffn_size, quant) +
+               ffn_coupling_bytes(c, c->expert_ffn_size);
     case VF_OP_HEAD:
         return vf_matrix_bytes(quant, c->vocab_size, c->hidden_size);
     default:

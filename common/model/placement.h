@@ -40,7 +40,11 @@ void vf_placement_deinit(struct vf_placement *pl);
 
 /* Whether an op reads a tensor outside the expert bank; tied: the head is the embedding. */
 bool vf_op_reads(const struct vf_op *op, const struct vf_tensor_id *id, bool tied);
-/* Bytes of weights one op reads for one token in flow 0 (experts: k of them). */
+/* Distinct experts of a layer that one token's flows choose: exact for one flow and for replay, the
+ * most there can be for independent routers. */
+uint32_t vf_experts_per_token(const struct vf_config *config);
+/* Bytes of weights one op reads for one token with all its flows (experts: vf_experts_per_token of
+ * them), every matrix in the given precision. */
 uint64_t vf_op_weight_bytes(const struct vf_config *config, const struct vf_op *op, int quant);
 
 #endif

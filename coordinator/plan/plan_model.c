@@ -218,23 +218,22 @@ static enum vf_code schedule(struct vf_plan *p, struct vf_err *err)
                  : vf_err_set(err, VF_ERR_NO_MEMORY, "out of memory for a timeline of %u ops", n);
 }
 
-/* What an op reads of a file whose matrices may differ in precision; flow 0, one token. */
+/* What an op reads of a file, whose matrices may differ in precision; one token, all flows. */
 static uint64_t file_op_bytes(const struct vf_plan *p, const struct vf_op *op)
 {
     uint64_t bytes = 0;
+    if (op->kind == VF_OP_EMBED || op->kind == VF_OP_NORM)
+        return vf_op_weight_bytes(p->config, op, (int)p->quant);
     if (op->kind == VF_OP_EXPERTS) {
         struct vf_matrix m[3];
         vf_expert_matrices(p->file, vf_model_file_expert_data(p->file, 0, 0), &m[0], &m[1], &m[2]);
         for (int i = 0; i < 3; i++)
-            bytes += p->config->expert_top_k * vf_matrix_bytes(m[i].quant, m[i].rows, m[i].cols);
-        return bytes;
+            bytes +=
+                vf_experts_per_token(p->config) * vf_matrix_bytes(m[i].quant, m[i].rows, m[i].cols);
     }
-    if (op->kind != VF_OP_ATTENTION && op->kind != VF_OP_DENSE && op->kind != VF_OP_HEAD)
-        return vf_op_weight_bytes(p->config, op, (int)p->quant);
     for (size_t i = 0; i < vf_model_file_tensor_count(p->file); i++) {
         struct vf_tensor_entry_view t = vf_model_file_tensor(p->file, i);
-        if (!t.spec.is_vector && t.spec.id.flow == 0 &&
-            vf_op_reads(op, &t.spec.id, p->config->tie_embeddings))
+        if (vf_op_reads(op, &t.spec.id, p->config->tie_embeddings))
             bytes += t.bytes;
     }
     return bytes;

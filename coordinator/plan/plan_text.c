@@ -113,7 +113,8 @@ static void print_placement(const struct vf_plan *p, FILE *out)
         fprintf(out, "  worker %-2u      %s bytes a token%s\n", w, grouped(p->worker_bytes[w], buf),
                 w == pl->head_worker ? ", head" : "");
     if (p->config->expert_count) {
-        uint64_t reads = (uint64_t)vf_config_effective_layers(p->config) * p->config->expert_top_k;
+        uint64_t reads =
+            (uint64_t)vf_config_effective_layers(p->config) * vf_experts_per_token(p->config);
         char bytes[32];
         fprintf(out,
                 "  experts        %" PRIu64 " reads a token of %s bytes each (%s in all) when none "

@@ -238,7 +238,7 @@ def test_mixed(folder):
         planned = json.loads(run(COORDINATOR, "plan", "--model", output, "--json", "--bandwidth",
                                  "10").stdout)
         want = sum(t["bytes"] for t in json.loads(shown.stdout)["tensors"]
-                   if t["kind"] in ("q_proj", "k_proj", "v_proj", "o_proj"))
+                   if t["kind"] in ("q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm"))
         tap.ok(planned["quant"] == "mixed" and planned["bytes_per_token"]["attention"] == want > 0,
                "mixed, %s: plan counts each matrix in its own precision" % label)
         mixed = {activations: score(output, tokens, activations) for activations in ("f32", "q8")}
