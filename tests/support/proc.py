@@ -1,36 +1,20 @@
-"""Running vflow's programs in tests: each test in a directory of its own, every wait with a deadline,
-and a look at what is left behind: processes, shared memory, run directories."""
-import atexit
+"""Models, scores and generations through the real commands, and a look at what a run leaves behind:
+processes, shared memory, run directories."""
 import json
 import os
-import shutil
-import signal
-import subprocess
 import tempfile
-import time
 
 import numpy as np
 
 import tap
+from processes import (CONVERT, COORDINATOR, HOME, alive, environment, finish,  # noqa: F401
+                       run, start, wait_until)
 from tap import done, note, ok, skip_all  # noqa: F401
 
 SHARED = tap.shared_dir()
-COORDINATOR = tap.program("vflow-coordinator")
-CONVERT = tap.program("vflow-convert")
 tap.program("vflow-stage-worker")
 tap.program("vflow-io-worker")
 LEAVE_S = 5  # a run that ended has left nothing behind after so long
-
-# Run directories go here, so that those of other runs on the machine don't matter. The path must be
-# short: sockets live in it.
-HOME = tempfile.mkdtemp(prefix="vfp-", dir="/tmp")
-atexit.register(shutil.rmtree, HOME, ignore_errors=True)
-
-
-def environment(**extra):
-    env = dict(os.environ, TMPDIR=HOME, **extra)
-    env.pop("XDG_RUNTIME_DIR", None)
-    return env
 
 
 def convert(checkpoint, *options, suffix="vflow"):
@@ -44,13 +28,6 @@ def convert(checkpoint, *options, suffix="vflow"):
 
 def shared(*parts):
     return os.path.join(SHARED, *parts)
-
-
-def run(argv, timeout=60, check=False, env=None, **kw):
-    p = subprocess.run(argv, capture_output=True, timeout=timeout, env=env or environment(), **kw)
-    if check and p.returncode != 0:
-        raise RuntimeError("%s: status %d\n%s" % (argv, p.returncode, p.stderr.decode()))
-    return p
 
 
 def ids(tokens):
@@ -84,25 +61,7 @@ def within(a, b, limit):
     return "%.2e" % np.max(np.abs(a - b)), bool(np.all(close | same_infinity))
 
 
-# ---- processes and what they leave ---------------------------------------------------------------
-
-def start(argv, env=None, **kw):
-    """A child in a process group of its own, with default signal dispositions."""
-    def in_child():
-        os.setpgid(0, 0)
-        for s in (signal.SIGINT, signal.SIGHUP):
-            signal.signal(s, signal.SIG_DFL)
-    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                            env=env or environment(), preexec_fn=in_child, **kw)
-
-
-def wait_until(condition, seconds, interval=0.02):
-    deadline = time.monotonic() + seconds
-    while True:
-        value = condition()
-        if value or time.monotonic() > deadline:
-            return value
-        time.sleep(interval)
+# ---- what a run leaves behind -----------------------------------------------------------------
 
 
 def children(pid):
@@ -122,14 +81,6 @@ def children(pid):
             kind = "stage" if "stage-worker" in words[0] else "io"
             found["%s-%s" % (kind, words[words.index("--index") + 1])] = int(entry)
     return found
-
-
-def alive(pid):
-    try:
-        with open("/proc/%d/stat" % pid) as f:
-            return f.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def run_dirs():
@@ -159,17 +110,3 @@ def ok_nothing_left(run_id, pids, text, seconds=LEAVE_S):
     left = leftovers(run_id, pids)
     if not ok(not left, text + " leaves nothing behind"):
         note("left: " + ", ".join(left))
-
-
-def finish(process, seconds=20):
-    """stdout, stderr, status; a process that doesn't end is killed and reported."""
-    try:
-        out, err = process.communicate(timeout=seconds)
-        return out.decode(), err.decode(), process.returncode
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        out, err = process.communicate()
-        note("killed after %d s, its last lines:" % seconds)
-        for line in err.decode().splitlines()[-10:]:
-            note("  " + line)
-        return out.decode(), err.decode(), None

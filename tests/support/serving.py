@@ -1,8 +1,6 @@
 """Starts a real `vflow-coordinator serve` and talks to it: through vflow-client, and frame by frame
 through a DEALER of its own. Every wait has a deadline; every server is checked to leave nothing."""
-import atexit
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -11,19 +9,15 @@ import time
 
 import zmq
 
+import processes
 import tap
+from processes import CONVERT, COORDINATOR, HOME, alive, environment, run, start  # noqa: F401
 from tap import done, note, ok, skip_all  # noqa: F401
 
 SOURCE = tap.source_dir()
-COORDINATOR = tap.program("vflow-coordinator")
 CLIENT = tap.program("vflow-client")
-CONVERT = tap.program("vflow-convert")
 CHECKPOINT = os.path.join(SOURCE, "models", "tiny_arch2_4")
 WAIT_S = 60  # generous: sanitizer builds on a busy machine
-
-# Sockets live below it, so its path is short.
-HOME = tempfile.mkdtemp(prefix="vfc-", dir="/tmp")
-atexit.register(shutil.rmtree, HOME, ignore_errors=True)
 
 
 def load_protocol():
@@ -45,17 +39,12 @@ def path(name):
     return os.path.join(HOME, name)
 
 
-def environment(**extra):
-    env = dict(os.environ, TMPDIR=HOME, **extra)
-    env.pop("XDG_RUNTIME_DIR", None)
-    return env
+def wait_until(condition, seconds=WAIT_S):
+    return processes.wait_until(condition, seconds)
 
 
-def run(argv, check=False, timeout=WAIT_S, env=None, **kw):
-    p = subprocess.run(argv, capture_output=True, timeout=timeout, env=env or environment(), **kw)
-    if check and p.returncode != 0:
-        raise RuntimeError("%s: status %d\n%s" % (argv, p.returncode, p.stderr.decode()))
-    return p
+def finish(process, seconds=WAIT_S):
+    return processes.finish(process, seconds)
 
 
 def model():
@@ -66,46 +55,6 @@ def model():
     return out
 
 
-def wait_until(condition, seconds=WAIT_S, interval=0.02):
-    deadline = time.monotonic() + seconds
-    while True:
-        value = condition()
-        if value or time.monotonic() > deadline:
-            return value
-        time.sleep(interval)
-
-
-def child_signals():
-    """A process group of its own, and signals as a shell would give them."""
-    os.setpgid(0, 0)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def start(argv, **kw):
-    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                            env=environment(), preexec_fn=child_signals, **kw)
-
-
-def finish(process, seconds=WAIT_S):
-    """stdout, stderr, status; None when it had to be killed."""
-    try:
-        out, err = process.communicate(timeout=seconds)
-        return out.decode(), err.decode(), process.returncode
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        out, err = process.communicate()
-        note("killed after %d s: %s" % (seconds, err.decode()[-500:]))
-        return out.decode(), err.decode(), None
-
-
-def alive(pid):
-    try:
-        with open("/proc/%d/stat" % pid) as f:
-            return f.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 class Server:
     """A running server. Use as a context manager: it is stopped and checked at the end."""
 
@@ -113,7 +62,7 @@ class Server:
         self.log = tempfile.NamedTemporaryFile(dir=HOME, suffix=".log")
         self.process = subprocess.Popen(
             [COORDINATOR, "serve", "--model", model(), *options], stdout=subprocess.PIPE,
-            stderr=self.log, env=environment(), preexec_fn=child_signals)
+            stderr=self.log, env=environment(), preexec_fn=processes.child_signals)
         self.endpoints = []
         self.status_code = None
         os.set_blocking(self.process.stdout.fileno(), False)
