@@ -129,6 +129,12 @@ enum vf_code vf_read_file(const char *path, size_t max, char **data, size_t *siz
     return code;
 }
 
+char *vf_path_join(const char *dir, const char *name)
+{
+    char *path;
+    return asprintf(&path, "%s/%s", dir, name) < 0 ? NULL : path;
+}
+
 /* Bytes of the valid sequence at s, 0 if there is none within n bytes. */
 static size_t utf8_sequence(const unsigned char *s, size_t n)
 {

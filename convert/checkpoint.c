@@ -23,16 +23,6 @@ struct vf_checkpoint {
     size_t tensor_count;
 };
 
-/* dir/name on the heap. */
-static char *join(const char *dir, const char *name)
-{
-    size_t size = strlen(dir) + strlen(name) + 2;
-    char *path = malloc(size);
-    if (path)
-        snprintf(path, size, "%s/%s", dir, name);
-    return path;
-}
-
 static enum vf_code out_of_memory(const struct vf_checkpoint *c, struct vf_err *err)
 {
     return vf_err_set(err, VF_ERR_NO_MEMORY, "%s: no memory for its tensor names", c->dir);
@@ -44,7 +34,7 @@ static enum vf_code open_file(struct vf_checkpoint *c, const char *name, struct 
     if (!files)
         return out_of_memory(c, err);
     c->files = files;
-    char *path = join(c->dir, name);
+    char *path = vf_path_join(c->dir, name);
     if (!path)
         return out_of_memory(c, err);
     enum vf_code code = vf_safetensors_open(path, &c->files[c->file_count], err);
@@ -199,7 +189,7 @@ static enum vf_code open_sharded(struct vf_checkpoint *c, const char *index_path
 
 static enum vf_code open_files(struct vf_checkpoint *c, struct vf_err *err)
 {
-    char *index_path = join(c->dir, INDEX_NAME);
+    char *index_path = vf_path_join(c->dir, INDEX_NAME);
     if (!index_path)
         return out_of_memory(c, err);
     enum vf_code code;

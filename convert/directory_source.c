@@ -24,18 +24,9 @@ struct directory {
 
 /* ---- config and tokenizer ---- */
 
-static char *join(const char *dir, const char *name)
-{
-    size_t size = strlen(dir) + strlen(name) + 2;
-    char *path = malloc(size);
-    if (path)
-        snprintf(path, size, "%s/%s", dir, name);
-    return path;
-}
-
 static enum vf_code load_config(struct directory *d, struct vf_err *err)
 {
-    char *path = join(d->path, "config.json");
+    char *path = vf_path_join(d->path, "config.json");
     if (!path)
         return vf_err_set(err, VF_ERR_NO_MEMORY, "%s: no memory", d->path);
     enum vf_code code = vf_config_load(path, &d->source.config, err);
@@ -50,7 +41,7 @@ static enum vf_code load_tokenizer(struct directory *d, struct vf_err *err)
     struct vf_source *s = &d->source;
     enum vf_code code = VF_OK;
     json_t *parsed = NULL;
-    char *path = join(d->path, "tokenizer.json");
+    char *path = vf_path_join(d->path, "tokenizer.json");
     if (!path)
         return vf_err_set(err, VF_ERR_NO_MEMORY, "%s: no memory", d->path);
     if (access(path, F_OK) != 0 && errno == ENOENT) {

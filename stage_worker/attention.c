@@ -14,7 +14,7 @@
 /* ---- rotations ---------------------------------------------------------------------------- */
 
 /* powl, sinl and cosl run on the x87 unit, which has no variants per instruction set. */
-static void rope_init(struct vf_executor *ex)
+void attention_init(struct vf_executor *ex)
 {
     const struct vf_config *c = ex->config;
     uint32_t rotated = (uint32_t)(c->partial_rotary_factor * c->head_dim + 0.5);
@@ -29,8 +29,6 @@ static void rope_init(struct vf_executor *ex)
 
 void attention_prepare_step(struct vf_executor *ex)
 {
-    if (ex->rope_pairs == 0)
-        rope_init(ex);
     for (uint32_t c = 0; c < ex->n_col; c++) {
         float *cosines = ex->rope_cos + (size_t)c * ex->rope_pairs;
         float *sines = ex->rope_sin + (size_t)c * ex->rope_pairs;

@@ -303,6 +303,7 @@ enum vf_code vf_executor_create(const struct vf_executor_params *params, struct 
         vf_executor_destroy(ex);
         return code;
     }
+    attention_init(ex);
     *out = ex;
     return VF_OK;
 }

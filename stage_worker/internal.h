@@ -166,6 +166,7 @@ void run_parallel(struct vf_executor *ex, vf_pool_fn *fn, void *ctx, uint32_t it
                   uint64_t work_bytes);
 
 void op_attention(struct vf_executor *ex, const struct vf_op *op);
+void attention_init(struct vf_executor *ex); /* rotation frequencies; once, after scratch_alloc */
 void attention_prepare_step(struct vf_executor *ex); /* rotations of the step's positions */
 void op_dense(struct vf_executor *ex, const struct vf_op *op);
 void op_route(struct vf_executor *ex, const struct vf_op *op);

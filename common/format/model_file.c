@@ -1,5 +1,6 @@
 /* Opens, maps and closes a model file and answers look-ups in its checked tables. */
 #include "common/format/model_file_internal.h"
+#include "common/log.h"
 #include "common/util.h"
 
 #include <errno.h>
@@ -83,6 +84,17 @@ void vf_model_file_close(struct vf_model_file *f)
     free(f);
 }
 
+/* madvise succeeds also where the system's setting makes it mean nothing. */
+static bool huge_pages_off(void)
+{
+    char text[80] = "";
+    FILE *f = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "re");
+    bool off = f && fgets(text, sizeof text, f) && strstr(text, "[never]");
+    if (f)
+        fclose(f);
+    return off;
+}
+
 enum vf_code vf_model_file_own_weights(struct vf_model_file *f,
                                        const struct vf_weight_range *ranges, size_t count,
                                        struct vf_err *err)
@@ -94,7 +106,10 @@ enum vf_code vf_model_file_own_weights(struct vf_model_file *f,
     if (copy == MAP_FAILED)
         return vf_err_errno(err, VF_ERR_NO_MEMORY, errno, "%s: a copy of %" PRIu64 " bytes",
                             f->path, f->bytes);
-    madvise(copy, f->bytes, MADV_HUGEPAGE);
+    if (madvise(copy, f->bytes, MADV_HUGEPAGE) != 0 || huge_pages_off())
+        vf_warn("%s: the system grants no transparent huge pages, the weights are copied into "
+                "ordinary ones",
+                f->path);
     for (size_t i = 0; i < count; i++) {
         VF_ASSERT(ranges[i].bytes <= f->bytes && ranges[i].offset <= f->bytes - ranges[i].bytes);
         memcpy(copy + ranges[i].offset, f->map + ranges[i].offset, ranges[i].bytes);
