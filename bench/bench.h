@@ -14,8 +14,21 @@
 
 /* Subcommands; argv[0] is the subcommand. Each returns the exit status. */
 int bench_make_model(int argc, char **argv);
+int bench_ceiling(int argc, char **argv);
+int bench_matvec(int argc, char **argv);
+int bench_layout(int argc, char **argv);
+int bench_layout_pass(int argc, char **argv); /* hidden: what layout runs under cachegrind */
+int bench_fused(int argc, char **argv);
+int bench_prefetch(int argc, char **argv);
+int bench_hop(int argc, char **argv);
 int bench_decode(int argc, char **argv);
 int bench_flows(int argc, char **argv);
+int bench_formats(int argc, char **argv);
+int bench_workers(int argc, char **argv);
+int bench_drive(int argc, char **argv);
+int bench_overlap(int argc, char **argv);
+int bench_record(int argc, char **argv);
+int bench_replay(int argc, char **argv);
 
 /* Named geometries for make-model. NULL-terminated. */
 struct bench_geometry {
@@ -26,12 +39,17 @@ extern const struct bench_geometry bench_geometries[];
 
 /* A geometry's config by name, with the name's fault as VF_ERR_USAGE. */
 enum vf_code bench_geometry_config(const char *name, struct vf_config *out, struct vf_err *err);
-/* Writes random weights of a config as a model file; deterministic in seed. */
+/* Writes random weights of a config as a model file; deterministic in seed. routing as routing.h
+ * says, NULL for plain random weights. */
 enum vf_code bench_write_model(const struct vf_config *config, const char *path, int format,
-                               int quant, uint64_t seed, struct vf_err *err);
+                               int quant, const char *routing, uint64_t seed, struct vf_err *err);
 
 /* Order statistics over n samples, which are sorted in place. */
 double bench_median(double *samples, size_t n);
 double bench_quantile(double *samples, size_t n, double q);
+struct bench_stat { /* a median with the ends of its samples */
+    double median, low, high;
+};
+struct bench_stat bench_stat_of(double *samples, size_t n);
 
 #endif

@@ -1,133 +1,148 @@
 /* Decode and prefill of one model in this process, each sample between two probes of the machine's
- * read ceiling, so that a share is a ratio of neighbours in time. --ops names where the time goes.
+ * read ceiling, so that a share is a ratio of neighbours in time. The time of a token is told by
+ * operation and by what the process did: compute, barriers, hops, stalls.
  */
-#include "bench/loaded.h"
+#include "bench/decode.h"
 
 #include "common/bandwidth.h"
-#include "common/cli.h"
+#include "common/clock.h"
 #include "common/log.h"
 #include "common/util.h"
 
-#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-struct decode_options {
-    uint32_t threads, tokens, samples, prompt;
-    int tier;
-    bool json, ops, huge;
-};
+/* ---- one sample --------------------------------------------------------------------------- */
 
-struct decode_result {
-    double *token_ms, *ceiling, *share, *prefill_ms; /* [samples] */
-    double bytes_per_token;
-};
-
-/* One sample: a probe, the prompt, then tokens; medians over its tokens. */
-static enum vf_code sample(struct loaded *l, const struct decode_options *o, uint32_t s,
-                           struct decode_result *r, struct vf_err *err)
+static void add_ops(const struct loaded *l, const uint64_t *before, double ns[VF_OP_KIND_COUNT])
 {
-    double before, after, ms;
-    double *token_ms = calloc(o->tokens, sizeof *token_ms);
-    if (!token_ms)
-        return vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for %u samples", o->tokens);
+    const uint64_t *now = vf_executor_op_ns(l->executor);
+    for (uint32_t i = 0; i < l->program.op_count; i++)
+        ns[l->program.ops[i].kind] += (double)(now[i] - before[i]);
+}
+
+static void snapshot(const struct loaded *l, uint64_t *ops)
+{
+    memcpy(ops, vf_executor_op_ns(l->executor), l->program.op_count * sizeof *ops);
+}
+
+/* The prompt in chunks, as the coordinator sends it. */
+static enum vf_code prefill(struct decode_run *run, double *ms, struct vf_err *err)
+{
+    struct loaded *l = &run->model;
+    enum vf_code code = VF_OK;
+    *ms = 0;
     loaded_rewind(l);
-    enum vf_code code = loaded_step(l, o->prompt, false, false, &r->prefill_ms[s], err);
-    if (code == VF_OK)
-        code = vf_bandwidth_measure(o->threads, &before, err);
-    if (code == VF_OK)
-        code = loaded_step(l, 1, true, true, &ms, err); /* caches warm again */
-    struct vf_executor_stats begin, end;
-    vf_executor_stats(l->executor, &begin);
-    for (uint32_t t = 0; code == VF_OK && t < o->tokens; t++)
-        code = loaded_step(l, 1, true, true, &token_ms[t], err);
-    vf_executor_stats(l->executor, &end);
-    if (code == VF_OK)
-        code = vf_bandwidth_measure(o->threads, &after, err);
-    if (code == VF_OK) {
-        r->bytes_per_token = (double)(end.weight_bytes - begin.weight_bytes) / o->tokens;
-        r->token_ms[s] = bench_median(token_ms, o->tokens);
-        r->ceiling[s] = (before + after) / 2.0;
-        r->share[s] = r->bytes_per_token / (r->token_ms[s] * 1e6) / r->ceiling[s];
+    snapshot(l, run->ops);
+    for (uint32_t at = 0; code == VF_OK && at < run->o->prompt; at += run->o->chunk) {
+        double part;
+        uint32_t left = run->o->prompt - at;
+        code =
+            loaded_step(l, left < run->o->chunk ? left : run->o->chunk, false, false, &part, err);
+        *ms += part;
     }
-    free(token_ms);
+    add_ops(l, run->ops, run->prefill_ns);
     return code;
 }
 
-static void report_ops(const struct loaded *l, uint64_t steps)
+/* Median of a few tokens behind one that warms the caches up. */
+static enum vf_code decode(struct decode_run *run, double *ms, struct vf_err *err)
 {
-    uint64_t by_kind[VF_OP_KIND_COUNT] = {0}, all = 0;
-    const uint64_t *ns = vf_executor_op_ns(l->executor);
-    for (uint32_t i = 0; i < l->program.op_count; i++) {
-        by_kind[l->program.ops[i].kind] += ns[i];
-        all += ns[i];
-    }
-    printf("operation   us a step   share\n");
-    for (int k = 0; k < VF_OP_KIND_COUNT; k++)
-        if (by_kind[k])
-            printf("%-10s %10.1f  %5.1f%%\n", vf_op_kind_name((enum vf_op_kind)k),
-                   (double)by_kind[k] / 1e3 / (double)steps,
-                   100.0 * (double)by_kind[k] / (double)all);
+    double warm;
+    enum vf_code code = loaded_step(&run->model, 1, true, true, &warm, err);
+    for (uint32_t t = 0; code == VF_OK && t < run->o->tokens; t++)
+        code = loaded_step(&run->model, 1, true, true, &run->token_ms[t], err);
+    *ms = bench_median(run->token_ms, run->o->tokens);
+    return code;
 }
 
-static void report(const struct loaded *l, const struct decode_options *o, struct decode_result *r)
+static enum vf_code decode_measured(struct decode_run *run, double *ms, struct vf_err *err)
 {
-    double ms = bench_median(r->token_ms, o->samples);
-    double ceiling = bench_median(r->ceiling, o->samples);
-    double share = bench_median(r->share, o->samples);
-    double prefill = bench_median(r->prefill_ms, o->samples);
-    if (o->json) {
-        printf("{\"kernel\":\"%s\",\"threads\":%u,\"samples\":%u,\"decode_tokens_per_s\":%.3f,"
-               "\"ms_per_token\":%.4f,\"bytes_per_token\":%.0f,\"gb_per_s\":%.3f,"
-               "\"ceiling_gb_per_s\":%.3f,\"share_of_ceiling\":%.4f,\"prompt_tokens\":%u,"
-               "\"prefill_tokens_per_s\":%.3f}\n",
-               l->kernels->name, o->threads, o->samples, 1e3 / ms, ms, r->bytes_per_token,
-               r->bytes_per_token / ms / 1e6, ceiling, share, o->prompt, 1e3 * o->prompt / prefill);
-        return;
-    }
-    printf("kernel     %s, %u thread%s, median of %u\n", l->kernels->name, o->threads,
-           o->threads == 1 ? "" : "s", o->samples);
-    printf("decode     %.2f tokens/s, %.3f ms a token, %.0f MB of weights a token\n", 1e3 / ms, ms,
-           r->bytes_per_token / 1e6);
-    printf("memory     %.2f GB/s, %.1f%% of the read ceiling measured beside it (%.2f GB/s)\n",
-           r->bytes_per_token / ms / 1e6, 100.0 * share, ceiling);
-    printf("prefill    %.2f tokens/s, a prompt of %u tokens in one step\n",
-           1e3 * o->prompt / prefill, o->prompt);
+    struct vf_executor_stats begin, end;
+    snapshot(&run->model, run->ops);
+    vf_executor_stats(run->model.executor, &begin);
+    uint64_t began = vf_now_ns();
+    enum vf_code code = decode(run, ms, err);
+    run->decode_wall_ns += (double)(vf_now_ns() - began);
+    vf_executor_stats(run->model.executor, &end);
+    add_ops(&run->model, run->ops, run->decode_ns);
+    run->process.compute_ns += end.compute_ns - begin.compute_ns;
+    run->process.barrier_ns += end.barrier_ns - begin.barrier_ns;
+    run->process.hop_ns += end.hop_ns - begin.hop_ns;
+    run->process.stall_ns += end.stall_ns - begin.stall_ns;
+    run->process.weight_bytes += end.weight_bytes - begin.weight_bytes;
+    run->decoded += run->o->tokens + 1;
+    return code;
 }
+
+static enum vf_code decode_disturbed(struct decode_run *run, double *ms, struct vf_err *err)
+{
+    foreign_run(&run->foreign, 1);
+    enum vf_code code = decode(run, ms, err);
+    foreign_run(&run->foreign, 0);
+    return code;
+}
+
+/* Prefill, then decode between two probes; with a foreign process in turn before or behind. */
+static enum vf_code sample(struct decode_run *run, uint32_t s, struct vf_err *err)
+{
+    struct decode_sample *out = &run->samples[s];
+    double before, after;
+    bool foreign = run->o->foreign;
+    enum vf_code code = prefill(run, &out->prefill_ms, err);
+    if (code == VF_OK && foreign && s % 2)
+        code = decode_disturbed(run, &out->foreign_ms, err);
+    if (code == VF_OK)
+        code = vf_bandwidth_measure(run->o->threads, &before, err);
+    if (code == VF_OK)
+        code = decode_measured(run, &out->token_ms, err);
+    if (code == VF_OK)
+        code = vf_bandwidth_measure(run->o->threads, &after, err);
+    if (code == VF_OK && foreign && s % 2 == 0)
+        code = decode_disturbed(run, &out->foreign_ms, err);
+    if (code == VF_OK)
+        out->ceiling = (before + after) / 2.0;
+    return code;
+}
+
+/* ---- the run ------------------------------------------------------------------------------ */
 
 static enum vf_code measure(const char *path, const struct decode_options *o, struct vf_err *err)
 {
-    struct loaded l;
+    uint32_t tokens = (o->tokens + 1) * (o->foreign ? 2 : 1);
     struct loaded_params params = {.path = path,
                                    .threads = o->threads,
-                                   .context = o->prompt + o->tokens + 8,
-                                   .chunk = o->prompt,
+                                   .context = o->prompt + tokens,
+                                   .chunk = o->chunk < o->prompt ? o->chunk : o->prompt,
                                    .tier = (enum vf_kernel_tier)o->tier,
                                    .huge = o->huge};
-    struct decode_result r = {
-        calloc(o->samples, sizeof(double)), calloc(o->samples, sizeof(double)),
-        calloc(o->samples, sizeof(double)), calloc(o->samples, sizeof(double)), 0};
-    enum vf_code code = loaded_open(&l, &params, err);
-    if (code == VF_OK && (!r.token_ms || !r.ceiling || !r.share || !r.prefill_ms))
+    struct decode_run run = {.o = o, .path = path};
+    struct bench_report *r = bench_report_begin("decode");
+    enum vf_code code = o->foreign ? foreign_start(&run.foreign, err) : VF_OK;
+    if (code == VF_OK)
+        code = loaded_open(&run.model, &params, err);
+    run.samples = calloc(o->samples, sizeof *run.samples);
+    run.token_ms = calloc(o->tokens, sizeof *run.token_ms);
+    run.ops = calloc(run.model.program.op_count + 1, sizeof *run.ops);
+    if (code == VF_OK && (!run.samples || !run.token_ms || !run.ops))
         code = vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for %u samples", o->samples);
     for (uint32_t s = 0; code == VF_OK && s < o->samples; s++) {
-        code = sample(&l, o, s, &r, err);
+        code = sample(&run, s, err);
         vf_progress("decode", s + 1, o->samples);
     }
     if (code == VF_OK)
-        report(&l, o, &r);
-    if (code == VF_OK && o->ops)
-        report_ops(&l, l.steps);
-    loaded_close(&l);
-    free(r.token_ms);
-    free(r.ceiling);
-    free(r.share);
-    free(r.prefill_ms);
-    return code;
+        decode_report(&run, r);
+    loaded_close(&run.model);
+    foreign_end(&run.foreign);
+    free(run.samples);
+    free(run.token_ms);
+    free(run.ops);
+    return bench_report_end(r, &o->output, code, err);
 }
 
 int bench_decode(int argc, char **argv)
 {
-    int64_t threads = 1, tokens = 16, samples = 5, prompt = 32;
+    int64_t threads = 1, tokens = 16, samples = 5, prompt = 128, chunk = 256;
     struct decode_options o = {0};
     const struct vf_opt opts[] = {
         {.name = "threads",
@@ -150,14 +165,21 @@ int bench_decode(int argc, char **argv)
          .metavar = "N",
          .min = 1,
          .max = 100000,
-         .help = "tokens prefilled before them (32)"},
+         .help = "tokens prefilled before them (128)"},
+        {.name = "chunk",
+         .type = VF_OPT_INT,
+         .value = &chunk,
+         .metavar = "N",
+         .min = 1,
+         .max = 4096,
+         .help = "of them in one step (256)"},
         {.name = "samples",
          .type = VF_OPT_INT,
          .value = &samples,
          .metavar = "N",
          .min = 1,
          .max = 10000,
-         .help = "each beside a probe of the read ceiling (5)"},
+         .help = "each beside probes of the read ceiling (5)"},
         {.name = "kernel",
          .type = VF_OPT_CHOICE,
          .value = &o.tier,
@@ -167,8 +189,15 @@ int bench_decode(int argc, char **argv)
          .type = VF_OPT_FLAG,
          .value = &o.huge,
          .help = "copy the weights into huge pages first (--weights huge)"},
-        {.name = "ops", .type = VF_OPT_FLAG, .value = &o.ops, .help = "time by kind of operation"},
-        {.name = "json", .type = VF_OPT_FLAG, .value = &o.json, .help = "print one JSON object"},
+        {.name = "foreign",
+         .type = VF_OPT_FLAG,
+         .value = &o.foreign,
+         .help = "also decode while a process of somebody else's keeps one CPU busy"},
+        {.name = "ops",
+         .type = VF_OPT_FLAG,
+         .value = &o.ops,
+         .help = "also print the time by operation and by what the process did"},
+        BENCH_OUTPUT_OPTS(o.output),
     };
     const struct vf_cli cli = {.program = "vflow-bench decode",
                                .usage = "MODEL [options]",
@@ -185,6 +214,7 @@ int bench_decode(int argc, char **argv)
     o.tokens = (uint32_t)tokens;
     o.samples = (uint32_t)samples;
     o.prompt = (uint32_t)prompt;
+    o.chunk = (uint32_t)chunk;
     if (code == VF_OK)
         code = measure(path, &o, &err);
     return code == VF_OK ? 0 : vf_cli_fail(cli.program, &err);

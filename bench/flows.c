@@ -1,80 +1,52 @@
 /* What a second flow costs in decode: two models of one geometry, one with an auxiliary flow, step
  * by step in turn, so that whatever else the machine does meets both.
  */
-#include "bench/loaded.h"
+#include "bench/arms.h"
+#include "bench/report.h"
 
 #include "common/cli.h"
-#include "common/log.h"
+#include "common/json.h"
 #include "common/util.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-struct arm {
-    struct loaded model;
-    double *ms;
+static const struct bench_column columns[] = {
+    {"flows", "flows", BENCH_INT},
+    {"ms_per_token", "ms a token", BENCH_3},
+    {"ms_p10", "p10", BENCH_3},
+    {"ms_p90", "p90", BENCH_3},
+    {"over_one", "over one flow", BENCH_3},
+    {"over_one_p10", "p10", BENCH_3},
+    {"over_one_p90", "p90", BENCH_3},
 };
 
-static void report(struct arm arms[2], uint32_t threads, size_t n, bool json)
+static void report(const struct arms *arms, struct bench_report *r, uint32_t threads)
 {
-    double median[2], low[2], high[2];
+    struct bench_stat ms[2] = {arms_ms(arms, 0), arms_ms(arms, 1)};
+    bench_report_fact(r, "threads", threads);
+    bench_report_fact(r, "tokens", (double)arms->tokens);
+    bench_report_fact(r, "ratio", ms[1].median / ms[0].median);
+    bench_report_fact(r, "ratio_p10", ms[1].low / ms[0].low);
+    bench_report_table(r, "rows", NULL, columns, VF_ARRAY_LEN(columns));
+    struct bench_panel *panel = bench_panel_add(
+        bench_report_chart(r), BENCH_BARS, "Decode time by number of flows", "ms a token", false);
     for (int i = 0; i < 2; i++) {
-        median[i] = bench_median(arms[i].ms, n);
-        low[i] = bench_quantile(arms[i].ms, n, 0.1);
-        high[i] = bench_quantile(arms[i].ms, n, 0.9);
+        uint32_t flows = vf_model_file_config(arms->models[i].file)->flow_count;
+        struct bench_stat over = arms_ratio(arms, 0, i);
+        char name[32];
+        snprintf(name, sizeof name, "%u flow%s", flows, flows == 1 ? "" : "s");
+        bench_report_row(r, (struct bench_cell[]){BENCH_NUM(flows), BENCH_NUM(ms[i].median),
+                                                  BENCH_NUM(ms[i].low), BENCH_NUM(ms[i].high),
+                                                  BENCH_NUM(ms[i].median / ms[0].median),
+                                                  BENCH_NUM(over.low), BENCH_NUM(over.high)});
+        bench_panel_point(panel, "median, p10 to p90", name, ms[i].median, ms[i].low, ms[i].high);
     }
-    uint32_t flows = vf_model_file_config(arms[1].model.file)->flow_count;
-    if (json) {
-        printf("{\"threads\":%u,\"tokens\":%zu,\"flows\":[1,%u],\"ms_per_token\":[%.4f,%.4f],"
-               "\"ratio\":%.4f,\"ratio_p10\":%.4f}\n",
-               threads, n, flows, median[0], median[1], median[1] / median[0], low[1] / low[0]);
-        return;
-    }
-    printf("flows  ms a token (median)   p10      p90      over one flow\n");
-    for (int i = 0; i < 2; i++)
-        printf("%5u  %19.3f  %7.3f  %7.3f  %13.3f\n",
-               vf_model_file_config(arms[i].model.file)->flow_count, median[i], low[i], high[i],
-               median[i] / median[0]);
-}
-
-static enum vf_code measure(const char *const paths[2], uint32_t threads, size_t n, bool json,
-                            struct vf_err *err)
-{
-    struct arm arms[2] = {0};
-    const size_t warm_up = 3;
-    enum vf_code code = VF_OK;
-    for (int i = 0; code == VF_OK && i < 2; i++) {
-        struct loaded_params params = {
-            .path = paths[i], .threads = threads, .context = (uint32_t)(n + warm_up), .chunk = 1};
-        code = loaded_open(&arms[i].model, &params, err);
-        arms[i].ms = calloc(n, sizeof *arms[i].ms);
-        if (code == VF_OK && !arms[i].ms)
-            code = vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for %zu samples", n);
-    }
-    for (size_t t = 0; code == VF_OK && t < n + warm_up; t++) {
-        for (int i = 0; code == VF_OK && i < 2; i++) {
-            int arm = (int)((t + (size_t)i) % 2); /* both orders */
-            double ms;
-            code = loaded_step(&arms[arm].model, 1, true, true, &ms, err);
-            if (t >= warm_up)
-                arms[arm].ms[t - warm_up] = ms;
-        }
-        vf_progress("flows", t + 1, n + warm_up);
-    }
-    if (code == VF_OK)
-        report(arms, threads, n, json);
-    for (int i = 0; i < 2; i++) {
-        loaded_close(&arms[i].model);
-        free(arms[i].ms);
-    }
-    return code;
 }
 
 int bench_flows(int argc, char **argv)
 {
     int64_t threads = 1, tokens = 40;
-    bool json = false;
+    struct bench_output output = {0};
+    struct loaded_params params = {0};
+    int tier = 0;
     const struct vf_opt opts[] = {
         {.name = "threads",
          .type = VF_OPT_INT,
@@ -90,7 +62,16 @@ int bench_flows(int argc, char **argv)
          .min = 5,
          .max = 100000,
          .help = "decoded with each model (40)"},
-        {.name = "json", .type = VF_OPT_FLAG, .value = &json, .help = "print one JSON object"},
+        {.name = "kernel",
+         .type = VF_OPT_CHOICE,
+         .value = &tier,
+         .choices = vf_kernel_tier_words,
+         .help = "instruction set (auto)"},
+        {.name = "huge",
+         .type = VF_OPT_FLAG,
+         .value = &params.huge,
+         .help = "copy the weights into huge pages first (--weights huge)"},
+        BENCH_OUTPUT_OPTS(output),
     };
     const struct vf_cli cli = {.program = "vflow-bench flows",
                                .usage = "ONE.vflow MANY.vflow [options]",
@@ -101,9 +82,20 @@ int bench_flows(int argc, char **argv)
                                .positional_min = 2,
                                .positional_max = 2};
     struct vf_err err = {0};
+    struct arms arms = {0};
     const char *paths[2];
     enum vf_code code = vf_cli_parse(&cli, argc, argv, paths, NULL, &err);
-    if (code == VF_OK)
-        code = measure(paths, (uint32_t)threads, (size_t)tokens, json, &err);
+    if (code == VF_OK) {
+        struct bench_report *r = bench_report_begin("flows");
+        params.threads = (uint32_t)threads;
+        params.tier = (enum vf_kernel_tier)tier;
+        code = arms_open(&arms, paths, 2, (size_t)tokens, &params, &err);
+        if (code == VF_OK)
+            code = arms_decode(&arms, "flows", &err);
+        if (code == VF_OK)
+            report(&arms, r, params.threads);
+        arms_close(&arms);
+        code = bench_report_end(r, &output, code, &err);
+    }
     return code == VF_OK ? 0 : vf_cli_fail(cli.program, &err);
 }

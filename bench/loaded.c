@@ -1,5 +1,7 @@
 #include "bench/loaded.h"
 
+#include "bench/recording_source.h"
+
 #include "common/clock.h"
 
 #include <stdlib.h>
@@ -57,6 +59,8 @@ enum vf_code loaded_open(struct loaded *l, const struct loaded_params *p, struct
         code = own_weights(l, err);
     if (code == VF_OK && config->expert_count > 0)
         code = vf_expert_source_resident(l->file, &l->experts, err);
+    if (code == VF_OK && p->recorder && l->experts)
+        code = recording_source_wrap(&l->experts, p->recorder, err);
     if (code != VF_OK)
         return code;
     l->rows = malloc((size_t)config->vocab_size * sizeof *l->rows);

@@ -5,6 +5,7 @@
 #define VF_BENCH_LOADED_H
 
 #include "bench/bench.h"
+#include "common/routing_trace.h"
 #include "stage_worker/executor.h"
 
 struct loaded {
@@ -26,6 +27,7 @@ struct loaded_params {
     uint32_t threads, context, chunk;
     enum vf_kernel_tier tier;
     bool huge; /* weights in huge pages of this process instead of the page cache */
+    struct vf_routing_recorder *recorder; /* NULL, or notes the routing of steps of one token */
 };
 
 /* The weights are read once (their checksums are verified). loaded_close after a failure too. */

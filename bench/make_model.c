@@ -1,10 +1,12 @@
 /* Writes random weights of a named geometry straight to a model file, so that big shapes need no
- * checkpoint. Weights are uniform with the variance 1 / columns that keeps activations in range;
- * each tensor's stream depends on the seed and its place alone, so .vflow, .cflow and .gguf of one
- * seed hold the same weights.
+ * checkpoint. Weights have the variance 1 / columns that keeps activations in range; each row's
+ * stream depends on the seed and its place alone, so .vflow, .cflow and .gguf of one seed hold the
+ * same weights. Memory holds one stripe of rows, whatever the model's size.
  */
-#include "bench/bench.h"
+#include "bench/random_weights.h"
+#include "bench/routing.h"
 
+#include "bench/bench.h"
 #include "common/cli.h"
 #include "common/format/gguf_model_writer.h"
 #include "common/format/model_writer.h"
@@ -18,35 +20,32 @@
 
 #define FORMAT_GGUF 2 /* behind enum vf_file_format */
 
-/* Where rows go: one of the two. */
+/* Where weights go (one of the two writers), and what makes them. */
 struct sink {
     struct vf_model_writer *model;
     struct vf_gguf_model_writer *gguf;
+    enum vf_quant quant;
+    uint64_t seed;
+    const struct vf_config *config;
+    struct bench_routing *routing; /* or NULL */
+    float *rows;                   /* one stripe of the widest matrix */
+    uint8_t *groups;               /* likewise */
 };
 
 static enum vf_code put_rows(const struct sink *s, struct vf_tensor_id id, uint32_t row_begin,
-                             uint32_t row_count, const float *rows, struct vf_err *err)
+                             uint32_t row_count, struct vf_err *err)
 {
-    return s->gguf ? vf_gguf_model_writer_put(s->gguf, id, row_begin, row_count, rows, err)
-                   : vf_model_writer_put(s->model, id, row_begin, row_count, rows, err);
+    return s->gguf ? vf_gguf_model_writer_put(s->gguf, id, row_begin, row_count, s->rows, err)
+                   : vf_model_writer_put(s->model, id, row_begin, row_count, s->rows, err);
 }
 
-static uint64_t mix(uint64_t z)
+static enum vf_code put_groups(const struct sink *s, const struct vf_tensor_spec *spec,
+                               uint32_t row_begin, uint32_t row_count, struct vf_err *err)
 {
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-    return z ^ (z >> 31);
-}
-
-/* splitmix64; two floats in [-1, 1) from every draw. */
-static void fill_uniform(float *out, size_t n, float scale, uint64_t seed)
-{
-    for (size_t i = 0; i < n; i += 2) {
-        uint64_t r = mix(seed += 0x9e3779b97f4a7c15ull);
-        out[i] = (float)(int32_t)(r >> 32) * (scale / 2147483648.0f);
-        if (i + 1 < n)
-            out[i + 1] = (float)(int32_t)r * (scale / 2147483648.0f);
-    }
+    return s->gguf ? vf_gguf_model_writer_put_groups(s->gguf, spec->id, row_begin, row_count,
+                                                     s->groups, err)
+                   : vf_model_writer_put_groups(s->model, spec->id, row_begin, row_count, 0,
+                                                spec->cols, s->groups, err);
 }
 
 static bool is_norm(enum vf_tensor_kind kind)
@@ -55,66 +54,133 @@ static bool is_norm(enum vf_tensor_kind kind)
            kind == VF_T_Q_NORM || kind == VF_T_K_NORM;
 }
 
-static enum vf_code put_tensor(const struct sink *s, const struct vf_tensor_spec *spec,
-                               uint64_t seed, float *rows, struct vf_err *err)
+/* Near 1 for norms, near 0 for the others; exactly that with routing. */
+static enum vf_code put_vector(const struct sink *s, const struct vf_tensor_spec *spec,
+                               struct vf_err *err)
 {
-    float scale = sqrtf(3.0f / (float)spec->cols);
-    uint64_t stream = mix(seed ^ mix(spec->id.kind + 1ull) ^ mix(spec->id.layer + (1ull << 20)) ^
-                          mix(spec->id.expert + (1ull << 40)) ^ mix(spec->id.flow + (1ull << 56)));
-    for (uint32_t r = 0; r < spec->rows; r += VF_TILE_ROWS) {
-        uint32_t n = spec->rows - r < VF_TILE_ROWS ? spec->rows - r : VF_TILE_ROWS;
-        fill_uniform(rows, (size_t)n * spec->cols, spec->is_vector ? 0.1f : scale, mix(stream + r));
-        for (uint32_t i = 0; is_norm(spec->id.kind) && i < spec->cols; i++)
-            rows[i] += 1.0f;
-        enum vf_code code = put_rows(s, spec->id, r, n, rows, err);
-        if (code != VF_OK)
-            return code;
-    }
-    return VF_OK;
+    struct bench_random r = bench_random_row(s->seed, spec->id, 0);
+    float middle = is_norm(spec->id.kind) && !s->config->norm_weight_offset ? 1.0f : 0.0f;
+    for (uint32_t i = 0; i < spec->cols; i++)
+        s->rows[i] = middle + (s->routing ? 0.0f : 0.1f * bench_random_uniform(&r));
+    return put_rows(s, spec->id, 0, 1, err);
 }
 
-static enum vf_code put_all(const struct sink *s, const struct vf_config *config, uint64_t seed,
-                            struct vf_err *err)
+/* The groups of n rows of a matrix from row begin on. */
+static void make_groups(const struct sink *s, const struct vf_tensor_spec *spec, uint32_t begin,
+                        uint32_t n)
+{
+    float deviation = sqrtf(1.0f / (float)spec->cols);
+    size_t row_bytes = (size_t)vf_col_groups(spec->cols) * vf_group_bytes(VF_QUANT_Q4);
+    for (uint32_t i = 0; i < n; i++) {
+        struct vf_tensor_id id = spec->id;
+        uint32_t row = begin + i;
+        float gain = 1.0f;
+        if (s->routing) {
+            gain = bench_routing_gain(s->routing, id, row);
+            bench_routing_source(s->routing, &id, &row);
+        }
+        struct bench_random r = bench_random_row(s->seed, id, row);
+        bench_random_groups(&r, vf_col_groups(spec->cols) * VF_RECORD_COLS, gain * deviation,
+                            s->groups + i * row_bytes);
+    }
+}
+
+/* Those groups as rows of numbers, without the last one's padding. */
+static void expand_rows(const struct sink *s, const struct vf_tensor_spec *spec, uint32_t n)
+{
+    size_t row_bytes = (size_t)vf_col_groups(spec->cols) * vf_group_bytes(VF_QUANT_Q4);
+    for (uint32_t i = 0; i < n; i++)
+        bench_expand_groups(s->groups + i * row_bytes, spec->cols,
+                            s->rows + (size_t)i * spec->cols);
+}
+
+static enum vf_code put_matrix(const struct sink *s, const struct vf_tensor_spec *spec,
+                               struct vf_err *err)
+{
+    bool made = s->routing && bench_routing_makes(spec->id);
+    bool as_groups = s->quant == VF_QUANT_Q4 && spec->id.kind != VF_T_ROUTER &&
+                     spec->cols % VF_RECORD_COLS == 0 && !made;
+    enum vf_code code = VF_OK;
+    for (uint32_t begin = 0; begin < spec->rows && code == VF_OK; begin += VF_TILE_ROWS) {
+        uint32_t n = (uint32_t)vf_min_u64(spec->rows - begin, VF_TILE_ROWS);
+        if (!made)
+            make_groups(s, spec, begin, n);
+        if (as_groups) {
+            code = put_groups(s, spec, begin, n, err);
+            continue;
+        }
+        if (!made)
+            expand_rows(s, spec, n);
+        for (uint32_t i = 0; made && i < n; i++)
+            bench_routing_row(s->routing, spec->id, begin + i, s->rows + (size_t)i * spec->cols);
+        code = put_rows(s, spec->id, begin, n, err);
+    }
+    return code;
+}
+
+static enum vf_code allocate(struct sink *s, const struct vf_tensor_spec *specs, size_t count,
+                             struct vf_err *err)
+{
+    uint32_t widest = 0;
+    for (size_t i = 0; i < count; i++)
+        widest = specs[i].cols > widest ? specs[i].cols : widest;
+    size_t padded = (size_t)vf_col_groups(widest) * VF_RECORD_COLS;
+    s->rows = malloc(padded * VF_TILE_ROWS * sizeof *s->rows);
+    s->groups = malloc(padded / VF_RECORD_COLS * vf_group_bytes(VF_QUANT_Q4) * VF_TILE_ROWS);
+    return s->rows && s->groups
+               ? VF_OK
+               : vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for rows of %u columns", widest);
+}
+
+static enum vf_code put_all(struct sink *s, struct vf_err *err)
 {
     struct vf_tensor_spec *specs;
     size_t count;
-    uint32_t widest = 0;
-    enum vf_code code = vf_tensors_list(config, true, &specs, &count, err);
+    enum vf_code code = vf_tensors_list(s->config, true, &specs, &count, err);
     if (code != VF_OK)
         return code;
-    for (size_t i = 0; i < count; i++)
-        widest = specs[i].cols > widest ? specs[i].cols : widest;
-    float *rows = malloc((size_t)widest * VF_TILE_ROWS * sizeof *rows);
-    if (!rows)
-        code = vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for rows of %u columns", widest);
+    code = allocate(s, specs, count, err);
     for (size_t i = 0; code == VF_OK && i < count; i++) {
-        code = put_tensor(s, &specs[i], seed, rows, err);
+        code = specs[i].is_vector ? put_vector(s, &specs[i], err) : put_matrix(s, &specs[i], err);
         vf_progress("make-model", i + 1, count);
     }
-    free(rows);
+    free(s->rows);
+    free(s->groups);
     free(specs);
     return code;
 }
 
-enum vf_code bench_write_model(const struct vf_config *config, const char *path, int format,
-                               int quant, uint64_t seed, struct vf_err *err)
+static enum vf_code write_model(struct sink *s, const char *path, int format, struct vf_err *err)
 {
     struct vf_model_writer_params params = {.path = path,
                                             .format = (enum vf_file_format)format,
-                                            .quant = (enum vf_quant)quant,
-                                            .config = config};
-    struct sink s = {0};
-    bool gguf = format == FORMAT_GGUF;
-    enum vf_code code =
-        gguf ? vf_gguf_model_writer_create(path, config, (enum vf_quant)quant, &s.gguf, err)
-             : vf_model_writer_create(&params, &s.model, err);
+                                            .quant = s->quant,
+                                            .config = s->config};
+    enum vf_code code = format == FORMAT_GGUF
+                            ? vf_gguf_model_writer_create(path, s->config, s->quant, &s->gguf, err)
+                            : vf_model_writer_create(&params, &s->model, err);
     if (code == VF_OK)
-        code = put_all(&s, config, seed, err);
+        code = put_all(s, err);
     if (code == VF_OK)
-        code =
-            gguf ? vf_gguf_model_writer_finish(s.gguf, err) : vf_model_writer_finish(s.model, err);
-    vf_model_writer_destroy(s.model);
-    vf_gguf_model_writer_destroy(s.gguf);
+        code = s->gguf ? vf_gguf_model_writer_finish(s->gguf, err)
+                       : vf_model_writer_finish(s->model, err);
+    vf_model_writer_destroy(s->model);
+    vf_gguf_model_writer_destroy(s->gguf);
+    return code;
+}
+
+enum vf_code bench_write_model(const struct vf_config *config, const char *path, int format,
+                               int quant, const char *routing, uint64_t seed, struct vf_err *err)
+{
+    struct bench_routing r = {0};
+    struct sink s = {.quant = (enum vf_quant)quant,
+                     .seed = seed,
+                     .config = config,
+                     .routing = routing ? &r : NULL};
+    enum vf_code code = routing ? bench_routing_init(&r, routing, config, seed, err) : VF_OK;
+    if (code == VF_OK)
+        code = write_model(&s, path, format, err);
+    bench_routing_deinit(&r);
     return code;
 }
 
@@ -140,7 +206,7 @@ int bench_make_model(int argc, char **argv)
 {
     static const char *const formats[] = {"vflow", "cflow", "gguf", NULL};
     static const char *const quants[] = {"f32", "f16", "q8", "q4", NULL};
-    const char *like = NULL, *config_path = NULL, *out = NULL, *arch = NULL;
+    const char *like = NULL, *config_path = NULL, *out = NULL, *arch = NULL, *routing = NULL;
     int format = VF_FORMAT_VFLOW, quant = VF_QUANT_Q4;
     int64_t seed = 1;
     const struct vf_opt opts[] = {
@@ -175,6 +241,13 @@ int bench_make_model(int argc, char **argv)
          .value = &quant,
          .choices = quants,
          .help = "of every matrix (q4)"},
+        {.name = "routing",
+         .type = VF_OPT_STRING,
+         .value = &routing,
+         .metavar = "KIND",
+         .help = "which experts tokens choose: realistic, flat (all alike), or A,B,R, the shares "
+                 "of popularity and persistence and the latter's coefficient from token to token "
+                 "(plain random weights)"},
         {.name = "seed",
          .type = VF_OPT_INT,
          .value = &seed,
@@ -200,7 +273,7 @@ int bench_make_model(int argc, char **argv)
     if (code == VF_OK && arch)
         code = apply_arch(&config, arch, &err);
     if (code == VF_OK)
-        code = bench_write_model(&config, out, format, quant, (uint64_t)seed, &err);
+        code = bench_write_model(&config, out, format, quant, routing, (uint64_t)seed, &err);
     vf_config_deinit(&config);
     return code == VF_OK ? 0 : vf_cli_fail(cli.program, &err);
 }

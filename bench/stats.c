@@ -20,3 +20,9 @@ double bench_median(double *samples, size_t n)
     qsort(samples, n, sizeof *samples, compare);
     return n % 2 ? samples[n / 2] : (samples[n / 2 - 1] + samples[n / 2]) / 2.0;
 }
+
+struct bench_stat bench_stat_of(double *samples, size_t n)
+{
+    double median = bench_median(samples, n);
+    return (struct bench_stat){median, samples[0], samples[n - 1]};
+}

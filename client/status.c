@@ -39,6 +39,29 @@ static json_t *workers_json(const Vflow__StatusReply *r)
     return list;
 }
 
+static json_t *guesses_json(uint64_t guessed, uint64_t right, uint64_t chosen)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "guessed", number(guessed));
+    json_object_set_new(o, "right", number(right));
+    json_object_set_new(o, "chosen", number(chosen));
+    return o;
+}
+
+static json_t *speculation_json(const Vflow__SpeculationStats *s)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "on", json_boolean(s->on));
+    json_object_set_new(o, "steps", number(s->steps));
+    json_object_set_new(o, "steps_guessed", number(s->steps_guessed));
+    json_object_set_new(o, "probes", number(s->probes));
+    json_object_set_new(o, "gain", s->probes ? json_real(s->gain) : json_null());
+    json_object_set_new(o, "guess_ns", number(s->guess_ns));
+    json_object_set_new(o, "one_ahead", guesses_json(s->guessed, s->right, s->chosen));
+    json_object_set_new(o, "two_ahead", guesses_json(s->guessed_two, s->right_two, s->chosen_two));
+    return o;
+}
+
 static json_t *stats_json(const Vflow__StepStats *s)
 {
     json_t *o = json_object();
@@ -50,12 +73,51 @@ static json_t *stats_json(const Vflow__StepStats *s)
     json_object_set_new(o, "expert_late", number(s->expert_late));
     json_object_set_new(o, "expert_demand", number(s->expert_demand));
     json_object_set_new(o, "weight_bytes", number(s->weight_bytes));
+    if (s->speculation)
+        json_object_set_new(o, "speculation", speculation_json(s->speculation));
+    return o;
+}
+
+/* stall over the time of reading; 0 when nothing was read. */
+static double hidden_share(const Vflow__StepStats *stats, const Vflow__ExpertReads *reads)
+{
+    if (reads->read_ns == 0)
+        return 0;
+    double share = 1 - (double)stats->stall_ns / (double)reads->read_ns;
+    return share > 0 ? share : 0;
+}
+
+static json_t *reads_json(const Vflow__StepStats *stats, const Vflow__ExpertReads *reads)
+{
+    json_t *o = json_object();
+    json_object_set_new(o, "prefetched_used", number(reads->prefetched_used));
+    json_object_set_new(o, "prefetched_wasted", number(reads->prefetched_wasted));
+    json_object_set_new(o, "read_ns", number(reads->read_ns));
+    json_object_set_new(o, "hidden_share",
+                        reads->read_ns ? json_real(hidden_share(stats, reads)) : json_null());
+    json_object_set_new(o, "latency_ms_mean", json_real(reads->latency_ms_mean));
+    json_object_set_new(o, "latency_ms_median", json_real(reads->latency_ms_median));
+    json_object_set_new(o, "latency_ms_p95", json_real(reads->latency_ms_p95));
+    json_object_set_new(o, "latency_ms_max", json_real(reads->latency_ms_max));
+    return o;
+}
+
+static json_t *drive_json(const Vflow__DriveStatus *d)
+{
+    if (!d)
+        return json_null();
+    json_t *o = json_object();
+    json_object_set_new(o, "io_depth", number(d->io_depth));
+    json_object_set_new(o, "read_bytes", number(d->read_bytes));
+    json_object_set_new(o, "bytes_per_s", json_real(d->bytes_per_s));
+    json_object_set_new(o, "latency_ms", json_real(d->latency_ms));
     return o;
 }
 
 static enum vf_code print_status_json(const Vflow__StatusReply *r, struct vf_err *err)
 {
     const Vflow__StepStats none = VFLOW__STEP_STATS__INIT;
+    const Vflow__ExpertReads no_reads = VFLOW__EXPERT_READS__INIT;
     json_t *o = json_object();
     json_object_set_new(o, "software", json_string(r->software));
     json_object_set_new(o, "model", json_string(r->model));
@@ -74,7 +136,13 @@ static enum vf_code print_status_json(const Vflow__StatusReply *r, struct vf_err
     json_object_set_new(o, "expert_bytes_read", number(r->expert_bytes_read));
     json_object_set_new(o, "expert_reads", number(r->expert_reads));
     json_object_set_new(o, "expert_evictions", number(r->expert_evictions));
+    json_object_set_new(o, "guesses_used", number(r->guesses_used));
+    json_object_set_new(o, "guesses_wasted", number(r->guesses_wasted));
+    json_object_set_new(o, "guess_bytes_wasted", number(r->guess_bytes_wasted));
     json_object_set_new(o, "stats", stats_json(r->stats ? r->stats : &none));
+    json_object_set_new(o, "reads",
+                        reads_json(r->stats ? r->stats : &none, r->reads ? r->reads : &no_reads));
+    json_object_set_new(o, "drive", drive_json(r->drive));
     json_object_set_new(o, "workers", workers_json(r));
     char *dump = json_dumps(o, JSON_INDENT(2));
     json_decref(o);
@@ -83,6 +151,21 @@ static enum vf_code print_status_json(const Vflow__StatusReply *r, struct vf_err
     puts(dump);
     free(dump);
     return VF_OK;
+}
+
+static void print_reads(const Vflow__StepStats *s, const Vflow__ExpertReads *reads)
+{
+    printf("            %llu wanted, %llu hits, %llu late, %llu on demand\n",
+           (unsigned long long)s->experts_wanted, (unsigned long long)s->expert_hits,
+           (unsigned long long)s->expert_late, (unsigned long long)s->expert_demand);
+    printf("            %llu prefetched were there when wanted, %llu wasted\n",
+           (unsigned long long)reads->prefetched_used,
+           (unsigned long long)reads->prefetched_wasted);
+    printf("reads       %.2f ms each (median %.2f, 95%% %.2f, longest %.2f); %.3f s of stall in "
+           "%.3f s of reading, %.1f%% hidden\n",
+           reads->latency_ms_mean, reads->latency_ms_median, reads->latency_ms_p95,
+           reads->latency_ms_max, (double)s->stall_ns * 1e-9, (double)reads->read_ns * 1e-9,
+           100 * hidden_share(s, reads));
 }
 
 static void print_status(const Vflow__StatusReply *r)
@@ -98,6 +181,17 @@ static void print_status(const Vflow__StatusReply *r)
     printf("experts     %s, cache %.1f MiB, %llu reads (%.1f MiB), %llu evictions\n", r->experts,
            (double)r->expert_cache_bytes / (1 << 20), (unsigned long long)r->expert_reads,
            (double)r->expert_bytes_read / (1 << 20), (unsigned long long)r->expert_evictions);
+    if (r->drive && r->drive->bytes_per_s > 0)
+        printf(
+            "drive       %.2f GB/s at the start in reads of %llu KiB, %u at a time, %.2f ms each\n",
+            r->drive->bytes_per_s * 1e-9, (unsigned long long)r->drive->read_bytes >> 10,
+            r->drive->io_depth, r->drive->latency_ms);
+    if (r->stats && r->stats->speculation)
+        printf("guesses     %s, %llu used, %llu wasted (%.1f MiB at most)\n",
+               r->stats->speculation->on ? "on" : "off", (unsigned long long)r->guesses_used,
+               (unsigned long long)r->guesses_wasted, (double)r->guess_bytes_wasted / (1 << 20));
+    if (r->stats && r->reads && strcmp(r->experts, "streamed") == 0)
+        print_reads(r->stats, r->reads);
     for (size_t i = 0; i < r->n_workers; i++) {
         const Vflow__WorkerStatus *w = r->workers[i];
         printf("worker      %s-%u pid %llu %s, heard %.1f s ago\n", role_word(w->role), w->index,

@@ -61,7 +61,7 @@ __attribute__((target("avx2"))) static uint64_t read_wide(const uint64_t *w, siz
 }
 #endif
 
-static uint64_t read_words(const uint64_t *w, size_t count)
+uint64_t vf_bandwidth_read(const uint64_t *w, size_t count)
 {
 #ifdef __x86_64__
     if (__builtin_cpu_supports("avx2"))
@@ -97,7 +97,7 @@ static void *run_slice(void *arg)
     for (int pass = 0; pass < PASSES; pass++) {
         pthread_barrier_wait(&s->gate->barrier);
         s->begin_ns[pass] = vf_now_ns();
-        s->sum += read_words(s->words, s->count);
+        s->sum += vf_bandwidth_read(s->words, s->count);
         s->end_ns[pass] = vf_now_ns();
     }
     return NULL;

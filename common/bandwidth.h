@@ -4,6 +4,7 @@
 
 #include "common/err.h"
 
+#include <stddef.h>
 #include <stdint.h>
 
 #define VF_BANDWIDTH_BUFFER_BYTES (256ull << 20) /* well above the last-level caches */
@@ -13,5 +14,8 @@
 uint32_t vf_bandwidth_default_threads(void);
 /* Best of a few passes over a buffer shared out among `threads` threads; GB/s of 10^9 bytes. */
 enum vf_code vf_bandwidth_measure(uint32_t threads, double *gb_per_s, struct vf_err *err);
+/* The read that is timed: the sum of words[0..count), whole runs of 32 words of it, in the widest
+ * way this machine has, prefetching as far ahead as the kernels. */
+uint64_t vf_bandwidth_read(const uint64_t *words, size_t count);
 
 #endif

@@ -1,6 +1,8 @@
 /* The bank of a model file. */
 #include "common/expert_bank.h"
 
+#include "common/util.h"
+
 static struct vf_expert_extent model_extent(const void *ctx, uint32_t layer, uint32_t expert)
 {
     return vf_model_file_expert(ctx, layer, expert);
@@ -15,6 +17,8 @@ enum vf_code vf_expert_bank_from_model(const struct vf_model_file *f, struct vf_
                           vf_model_file_path(f));
     *out = (struct vf_expert_bank){
         .path = vf_model_file_path(f),
+        .files = {vf_model_file_path(f)},
+        .file_count = 1,
         .fingerprint = vf_model_file_fingerprint(f),
         .file_bytes = vf_model_file_bytes(f),
         .layer_count = config->layer_count,
@@ -24,4 +28,20 @@ enum vf_code vf_expert_bank_from_model(const struct vf_model_file *f, struct vf_
         .ctx = f,
     };
     return VF_OK;
+}
+
+void vf_expert_bank_range(const struct vf_expert_bank *b, uint32_t file, uint64_t *offset,
+                          uint64_t *bytes)
+{
+    uint64_t begin = UINT64_MAX, end = 0;
+    for (uint32_t layer = 0; layer < b->layer_count; layer++)
+        for (uint32_t expert = 0; expert < b->expert_count; expert++) {
+            struct vf_expert_extent x = b->extent(b->ctx, layer, expert);
+            if (x.file != file)
+                continue;
+            begin = vf_min_u64(begin, x.offset);
+            end = vf_max_u64(end, x.offset + x.bytes);
+        }
+    *offset = end ? begin : 0;
+    *bytes = end ? end - begin : 0;
 }

@@ -8,10 +8,14 @@
 
 #include "common/format/model_file.h"
 
+#define VF_BANK_FILES_MAX 16u
+
 struct vf_expert_bank {
-    const char *path;
-    uint64_t fingerprint; /* of the file's tables; both sides of a cache must agree on it */
-    uint64_t file_bytes;
+    const char *path;                     /* of the model */
+    const char *files[VF_BANK_FILES_MAX]; /* where the records lie: extent.file is the index */
+    uint32_t file_count;
+    uint64_t fingerprint; /* of the model's tables; both sides of a cache must agree on it */
+    uint64_t file_bytes;  /* of the model */
     uint32_t layer_count, expert_count; /* both at least 1 */
     uint64_t record_bytes;              /* of every expert, multiple of VF_EXPERT_ALIGN */
     /* O(1); layer < layer_count, expert < expert_count. */
@@ -23,5 +27,8 @@ struct vf_expert_bank {
  * experts. */
 enum vf_code vf_expert_bank_from_model(const struct vf_model_file *f, struct vf_expert_bank *out,
                                        struct vf_err *err);
+/* From a file's first record to its last one's end; no bytes when it has none. */
+void vf_expert_bank_range(const struct vf_expert_bank *b, uint32_t file, uint64_t *offset,
+                          uint64_t *bytes);
 
 #endif

@@ -6,12 +6,12 @@
 #include <string.h>
 
 #define CACHE_MAGIC      0x3148434143584656ull /* "VFXCACH1" */
-#define CACHE_VERSION    1u
+#define CACHE_VERSION    3u
 #define DATA_ALIGN_SMALL 4096u
 #define DATA_ALIGN_LARGE (2u << 20) /* a huge page, when the data is larger than one */
 
 struct layout {
-    uint64_t keys, slots, pins, data, total;
+    uint64_t keys, slots, lists, policy, pins, data, total;
 };
 
 /* ---- geometry ------------------------------------------------------------------------------ */
@@ -46,7 +46,9 @@ static struct layout layout_of(const struct vf_cache_geometry *g)
     at.keys = vf_round_up(sizeof(struct cache_header), 64);
     at.slots = vf_round_up(
         at.keys + (uint64_t)g->layer_count * g->expert_count * sizeof(struct cache_key), 64);
-    at.pins = at.slots + (uint64_t)g->slot_count * sizeof(struct cache_slot);
+    at.lists = at.slots + (uint64_t)g->slot_count * sizeof(struct cache_slot);
+    at.policy = vf_round_up(at.lists + 3ull * g->slot_count * sizeof(uint32_t), 64);
+    at.pins = at.policy + vf_policy_bytes(g->layer_count, g->expert_count);
     at.data = vf_round_up(
         at.pins + (uint64_t)g->slot_count * VF_CACHE_PROCESSES_MAX * sizeof(uint16_t), align);
     at.total = at.data + data_bytes;
@@ -80,8 +82,10 @@ static void set_pointers(struct vf_expert_cache *c)
     c->h = (void *)base;
     c->keys = (void *)(base + at.keys);
     c->slots = (void *)(base + at.slots);
+    c->lists = (void *)(base + at.lists);
     c->pins = (void *)(base + at.pins);
     c->data = base + at.data;
+    c->policy = vf_policy_open(base + at.policy, c->g.layer_count, c->g.expert_count);
 }
 
 static enum vf_code init_mutex(pthread_mutex_t *mutex, struct vf_err *err)
@@ -117,8 +121,11 @@ static void fill_header(struct vf_expert_cache *c, const char *run_id)
     h->pins_offset = at.pins;
     h->data_offset = at.data;
     h->total_bytes = at.total;
+    h->lists_offset = at.lists;
+    h->policy_offset = at.policy;
     for (uint32_t i = 0; i < c->g.slot_count; i++)
         c->slots[i].loader = NO_LOADER;
+    cache_rebuild_lists(c);
     atomic_store_explicit(&h->magic, CACHE_MAGIC, memory_order_release);
 }
 
@@ -185,7 +192,8 @@ static enum vf_code check_header(struct vf_expert_cache *c, const char *name, co
         return vf_err_prepend(err, "shared memory %s: ", name);
     struct layout at = layout_of(&c->g);
     if (h->keys_offset != at.keys || h->slots_offset != at.slots || h->pins_offset != at.pins ||
-        h->data_offset != at.data || h->total_bytes != at.total || c->shm.bytes < at.total)
+        h->data_offset != at.data || h->total_bytes != at.total || h->lists_offset != at.lists ||
+        h->policy_offset != at.policy || c->shm.bytes < at.total)
         return vf_err_set(err, VF_ERR_CORRUPT,
                           "shared memory %s: its offsets or its %zu bytes don't fit its geometry, "
                           "which needs %llu",
@@ -265,6 +273,7 @@ void vf_expert_cache_count_read(struct vf_expert_cache *c, uint32_t io_worker, u
     add_relaxed(&io->bytes, bytes);
     add_relaxed(&io->read_errors, failed);
     add_relaxed(&io->latency_ns_sum, latency_ns);
+    add_relaxed(&io->latencies[cache_latency_bin(latency_ns)], 1);
     add_relaxed(&c->h->processes[process].bytes_read, bytes);
     if (latency_ns > atomic_load_explicit(&io->latency_ns_max, memory_order_relaxed))
         atomic_store_explicit(&io->latency_ns_max, latency_ns, memory_order_relaxed);
@@ -274,6 +283,26 @@ void vf_expert_cache_count_merged(struct vf_expert_cache *c, uint32_t io_worker)
 {
     VF_ASSERT(io_worker < c->g.io_worker_count);
     add_relaxed(&c->h->io_workers[io_worker].merged, 1);
+}
+
+void vf_expert_cache_count_busy(struct vf_expert_cache *c, uint32_t io_worker, uint64_t ns)
+{
+    VF_ASSERT(io_worker < c->g.io_worker_count);
+    add_relaxed(&c->h->io_workers[io_worker].busy_ns, ns);
+}
+
+void vf_expert_cache_set_busy(struct vf_expert_cache *c, uint32_t io_worker, bool busy)
+{
+    VF_ASSERT(io_worker < c->g.io_worker_count);
+    atomic_store_explicit(&c->h->io_workers[io_worker].busy, busy, memory_order_relaxed);
+}
+
+bool vf_expert_cache_others_busy(const struct vf_expert_cache *c, uint32_t io_worker)
+{
+    for (uint32_t i = 0; i < c->g.io_worker_count; i++)
+        if (i != io_worker && atomic_load_explicit(&c->h->io_workers[i].busy, memory_order_relaxed))
+            return true;
+    return false;
 }
 
 void vf_expert_cache_heartbeat(struct vf_expert_cache *c, uint32_t io_worker)
@@ -310,6 +339,7 @@ struct vf_cache_io_state vf_expert_cache_io_state(const struct vf_expert_cache *
                 .merged = LOAD(merged),
                 .stale = LOAD(stale),
                 .evictions = LOAD(evictions),
+                .busy_ns = LOAD(busy_ns),
             },
     };
 #undef LOAD

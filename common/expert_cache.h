@@ -8,10 +8,10 @@
  *     earlier deadline, a demand also with the same one if nobody waits for the expert. Protection
  * ends at the first use, when the process that asked for it is past its deadline or dead, or,
  * against a demand that found nothing else, VF_CACHE_GRACE_NS after it was loaded (so an abandoned
- * prefetch can't block anybody for good);
- *   - of the others the least valuable goes: uses decay with a half-life counted in uses of the
- *     whole cache, so value has frequency and recency in it (as in LRFU); an expert's value
- *     outlives its stay in the cache.
+ * prefetch can't block anybody for good). A speculative order takes no protected slot, and the one
+ *     it got is protected against other guesses only;
+ *   - of the others the one worth least goes, as common/expert_policy.h tells from the visits of
+ *     the layers; what is known of an expert outlives its stay in the cache.
  * Deadlines are ranks: lower is needed sooner.
  *
  * The table is guarded by a process-shared robust mutex: when its holder died, the next one repairs
@@ -20,7 +20,8 @@
  * privately. A handle may be used by several threads.
  *
  * Object (offsets in the header, little-endian, fixed-width): header | keys [layers * experts] |
- * slots [slots] | pins [slots][VF_CACHE_PROCESSES_MAX] | data [slots][slot_bytes].
+ * slots [slots] | lists [3][slots] | policy | pins [slots][VF_CACHE_PROCESSES_MAX] |
+ * data [slots][slot_bytes].
  */
 #ifndef VF_COMMON_EXPERT_CACHE_H
 #define VF_COMMON_EXPERT_CACHE_H
@@ -37,7 +38,7 @@
 
 #define VF_CACHE_PROCESSES_MAX  64u /* reading processes; as many as stage workers */
 #define VF_CACHE_IO_WORKERS_MAX 32u
-#define VF_CACHE_KEYS_MAX       (1u << 26) /* layers * experts; 24 bytes each */
+#define VF_CACHE_KEYS_MAX       (1u << 26) /* layers * experts; 44 bytes each */
 #define VF_CACHE_SLOTS_MAX      (1u << 22)
 #define VF_CACHE_GRACE_NS       VF_MS(250)
 #define VF_CACHE_LOCK_NS        VF_S(10) /* a holder that lives but doesn't let go is a bug or stopped */
@@ -85,11 +86,17 @@ struct vf_cache_failure {
     uint64_t xxh3_found; /* VF_ERR_CORRUPT: the checksum of what was read */
 };
 
-/* For orders about to be sent: protects every ref that has a slot until deadline, marks the others
- * as ordered, and tells in found[n] (MISSING: this order is the first). */
+/* A routing decision: a step uses these experts of a layer, each named once. What the choice of
+ * victims learns from; called before their order. */
+enum vf_code vf_expert_cache_visit(struct vf_expert_cache *c, uint32_t layer,
+                                   const uint32_t *experts, uint32_t n, struct vf_err *err);
+/* For orders about to be sent: protects every ref that has a slot until deadline (not for a
+ * speculative one), marks the others as ordered, and tells in found[n] (MISSING: this order is the
+ * first). */
 enum vf_code vf_expert_cache_order(struct vf_expert_cache *c, uint32_t process,
                                    const struct vf_expert_ref *refs, uint32_t n, uint64_t deadline,
-                                   enum vf_cache_found *found, struct vf_err *err);
+                                   bool speculative, enum vf_cache_found *found,
+                                   struct vf_err *err);
 /* Pins every ref that is ready: found[i] READY, data[i] set; a ref given twice is pinned twice. Of
  * the others, data[i] is NULL; those loading are marked as waited for, so that a failure is kept
  * for this process, those without a slot as ordered (the caller sends a demand); FAILED fills
@@ -115,6 +122,8 @@ uint32_t vf_expert_cache_event_count(const struct vf_expert_cache *c);
 enum vf_code vf_expert_cache_wait(struct vf_expert_cache *c, uint32_t event_count,
                                   uint64_t deadline_ns);
 uint64_t vf_expert_cache_bytes_read_for(const struct vf_expert_cache *c, uint32_t process);
+/* Time during which at least one load that process ordered, guesses apart, was in flight. */
+uint64_t vf_expert_cache_read_ns_for(const struct vf_expert_cache *c, uint32_t process);
 
 /* ---- loaders ------------------------------------------------------------------------------- */
 
@@ -122,12 +131,14 @@ struct vf_cache_order {
     struct vf_expert_ref ref;
     uint64_t deadline;
     uint32_t process;
-    bool demand; /* somebody waits */
+    bool demand;      /* somebody waits */
+    bool speculative; /* a guess; never both */
 };
 enum vf_cache_begin {
     VF_CACHE_BEGUN,   /* slot is loading for the caller, who fills it and calls finish */
     VF_CACHE_PRESENT, /* ready, failed or loading already */
-    VF_CACHE_STALE,   /* a prefetch whose process is past it, or an order fulfilled meanwhile */
+    VF_CACHE_STALE,   /* a prefetch whose process is past it, an order fulfilled meanwhile, or a
+                         guess for which there is no slot */
     VF_CACHE_STARVED, /* no slot may be taken; the worker is noted as starved until it gets one */
 };
 enum vf_code vf_expert_cache_begin(struct vf_expert_cache *c, uint32_t io_worker,
@@ -138,6 +149,12 @@ enum vf_code vf_expert_cache_begin(struct vf_expert_cache *c, uint32_t io_worker
 enum vf_code vf_expert_cache_finish(struct vf_expert_cache *c, uint32_t io_worker, uint32_t slot,
                                     const struct vf_cache_failure *failure, uint32_t *starved,
                                     struct vf_err *err);
+/* Gives up a speculative load that nobody asked for meanwhile, with if_late only when its time has
+ * come or another I/O worker is starved: *abandoned, and the slot is free. The caller has no read
+ * of it in flight. *starved as in unpin. */
+enum vf_code vf_expert_cache_abandon(struct vf_expert_cache *c, uint32_t io_worker, uint32_t slot,
+                                     bool if_late, bool *abandoned, uint32_t *starved,
+                                     struct vf_err *err);
 /* Enters this process as I/O worker io_worker. Slots that a dead predecessor was loading become
  * free, but rest for two seconds first: its last reads may still land in them. */
 enum vf_code vf_expert_cache_register_io(struct vf_expert_cache *c, uint32_t io_worker,
@@ -151,11 +168,17 @@ struct vf_cache_io_stats { /* totals of one I/O worker */
     uint64_t latency_ns_sum, latency_ns_max; /* submission to completion of whole records */
     uint64_t merged, stale;                  /* orders that found another one, or came too late */
     uint64_t evictions;
+    uint64_t busy_ns; /* time with at least one read in flight */
 };
 /* Adds to the worker's totals; one caller per io_worker. */
 void vf_expert_cache_count_read(struct vf_expert_cache *c, uint32_t io_worker, uint32_t process,
                                 uint64_t bytes, uint64_t latency_ns, bool failed);
 void vf_expert_cache_count_merged(struct vf_expert_cache *c, uint32_t io_worker);
+void vf_expert_cache_count_busy(struct vf_expert_cache *c, uint32_t io_worker, uint64_t ns);
+/* Whether a worker has work that isn't speculative, and whether one of the others has: those that
+ * share a drive speculate only when none has. A hint. */
+void vf_expert_cache_set_busy(struct vf_expert_cache *c, uint32_t io_worker, bool busy);
+bool vf_expert_cache_others_busy(const struct vf_expert_cache *c, uint32_t io_worker);
 void vf_expert_cache_heartbeat(struct vf_expert_cache *c, uint32_t io_worker);
 
 /* ---- anybody ------------------------------------------------------------------------------- */
@@ -170,11 +193,23 @@ struct vf_cache_io_state {
 struct vf_cache_io_state vf_expert_cache_io_state(const struct vf_expert_cache *c,
                                                   uint32_t io_worker);
 
+struct vf_cache_totals { /* of the whole cache */
+    uint64_t reads, bytes, evictions;
+    /* Loaded for an order before anybody waited for them: there when wanted; gone without a use.
+     * What came late is in neither. */
+    uint64_t prefetched_used, prefetched_wasted;
+    uint64_t guessed_used, guessed_wasted; /* the same of speculative orders */
+    uint64_t read_ns; /* time with a load in flight, guesses apart, summed over the processes */
+    double latency_ms_mean, latency_ms_median, latency_ms_p95, latency_ms_max; /* 0 without reads;
+                         median and p95 to within a tenth */
+};
+struct vf_cache_totals vf_expert_cache_totals(const struct vf_expert_cache *c);
+
 struct vf_cache_slot_view { /* for tests and diagnosis */
     enum { VF_SLOT_FREE, VF_SLOT_LOADING, VF_SLOT_READY, VF_SLOT_ERROR } state;
     struct vf_expert_ref ref;
     uint32_t pin_count;
-    bool is_protected;
+    bool is_protected, is_speculative;
     uint64_t deadline;
 };
 enum vf_code vf_expert_cache_view(struct vf_expert_cache *c, uint32_t slot,

@@ -25,12 +25,19 @@ struct vf_expert_stats {
     uint64_t stall_ns;   /* time acquire waited */
 };
 
+enum vf_fetch_urgency {
+    VF_FETCH_SCHEDULED,   /* the step will use them: all that it uses of one layer, each once */
+    VF_FETCH_SPECULATIVE, /* a guess: only an otherwise idle drive reads it, into a slot that nobody
+                             has a better claim to, and no longer than until the deadline */
+};
+
 struct vf_expert_source;
 struct vf_expert_source_ops {
     /* Orders experts to be loaded; deadline ranks orders: lower is needed sooner. Returns at
-     * once. Resident sources do nothing. */
+     * once. A guess that comes true is ordered again as scheduled, or acquired. Resident sources do
+     * nothing. */
     void (*fetch)(struct vf_expert_source *s, const struct vf_expert_ref *refs, uint32_t n,
-                  uint64_t deadline);
+                  uint64_t deadline, enum vf_fetch_urgency urgency);
     /* Pins at least one of refs[0..n) (n >= 1) and as many more as are ready, waiting if none
      * is. got[i] is the mapped record or NULL. Everything missing is ordered as demand. Fails
      * with VF_ERR_IO naming layer, expert, file and offset, VF_ERR_PEER_LOST, VF_ERR_TIMEOUT. */

@@ -13,9 +13,9 @@ struct resident_source {
 };
 
 static void resident_fetch(struct vf_expert_source *s, const struct vf_expert_ref *refs, uint32_t n,
-                           uint64_t deadline)
+                           uint64_t deadline, enum vf_fetch_urgency urgency)
 {
-    (void)s, (void)refs, (void)n, (void)deadline;
+    (void)s, (void)refs, (void)n, (void)deadline, (void)urgency;
 }
 
 static enum vf_code take_one(struct resident_source *s, struct vf_expert_ref ref,

@@ -23,11 +23,14 @@
 #define RESEND_NS    VF_S(2)   /* an order may be lost with an I/O worker that was restarted */
 #define RECONNECT_MS 5
 
+enum order_class { ORDER_DEMAND, ORDER_SCHEDULED, ORDER_SPECULATIVE };
+
 struct io_peer {
     void *socket; /* PUSH */
     int pidfd;    /* -1: none */
     pid_t pid;    /* the process that pidfd stands for */
     uint64_t start_time;
+    uint64_t dead_since_ns; /* seen dead then; 0: it lives */
 };
 
 struct stream_source {
@@ -35,13 +38,14 @@ struct stream_source {
     struct vf_expert_cache *cache;
     struct vf_expert_bank bank;
     uint32_t process, epoch;
-    uint64_t timeout_ns;
+    uint64_t timeout_ns, revive_ns;
     struct io_peer io[VF_CACHE_IO_WORKERS_MAX];
     uint32_t io_count;
     struct vf_expert_stats stats;
     /* [layers * experts], deadline + 1 of the last acquire that counted, and that ordered, the
      * expert; 0: never. An acquire is often called again with what it didn't get. */
     uint64_t *counted, *demanded;
+    uint32_t *visit; /* [experts], of the routing decision at hand */
 };
 
 static size_t key_of(const struct stream_source *s, struct vf_expert_ref ref)
@@ -55,7 +59,7 @@ static size_t key_of(const struct stream_source *s, struct vf_expert_ref ref)
 /* n orders, at most CHUNK, to one I/O worker; none is a wake-up: look for a slot again. */
 static enum vf_code send_orders(struct stream_source *s, uint32_t io,
                                 const struct vf_expert_ref *refs, uint32_t n, uint64_t deadline,
-                                bool demand)
+                                enum order_class class)
 {
     Vflow__FetchOrder orders[CHUNK], *pointers[CHUNK];
     for (uint32_t i = 0; i < n; i++) {
@@ -68,7 +72,8 @@ static enum vf_code send_orders(struct stream_source *s, uint32_t io,
     fetch.n_orders = n;
     fetch.orders = pointers;
     fetch.deadline = deadline;
-    fetch.demand = demand;
+    fetch.demand = class == ORDER_DEMAND;
+    fetch.speculative = class == ORDER_SPECULATIVE;
     fetch.process = s->process;
     Vflow__Envelope envelope = VFLOW__ENVELOPE__INIT;
     envelope.version = VF_WIRE_VERSION;
@@ -85,7 +90,7 @@ static enum vf_code send_orders(struct stream_source *s, uint32_t io,
 /* Sends refs (at most CHUNK) to the workers that load them. demanded marks the demands that went
  * out; a prefetch that can't be sent is only a hint lost. */
 static void send_by_worker(struct stream_source *s, const struct vf_expert_ref *refs, uint32_t n,
-                           uint64_t deadline, bool demand)
+                           uint64_t deadline, enum order_class class)
 {
     for (uint32_t io = 0; io < s->io_count; io++) {
         struct vf_expert_ref mine[CHUNK];
@@ -93,7 +98,8 @@ static void send_by_worker(struct stream_source *s, const struct vf_expert_ref *
         for (uint32_t i = 0; i < n; i++)
             if (vf_expert_cache_io_of(s->cache, refs[i]) == io)
                 mine[count++] = refs[i];
-        if (count == 0 || send_orders(s, io, mine, count, deadline, demand) != VF_OK || !demand)
+        if (count == 0 || send_orders(s, io, mine, count, deadline, class) != VF_OK ||
+            class != ORDER_DEMAND)
             continue;
         for (uint32_t i = 0; i < count; i++)
             s->demanded[key_of(s, mine[i])] = deadline + 1;
@@ -101,28 +107,49 @@ static void send_by_worker(struct stream_source *s, const struct vf_expert_ref *
 }
 
 static void fetch_chunk(struct stream_source *s, const struct vf_expert_ref *refs, uint32_t n,
-                        uint64_t deadline)
+                        uint64_t deadline, bool speculative)
 {
     enum vf_cache_found found[CHUNK];
     struct vf_expert_ref missing[CHUNK];
     struct vf_err err;
-    if (vf_expert_cache_order(s->cache, s->process, refs, n, deadline, found, &err) != VF_OK) {
+    if (vf_expert_cache_order(s->cache, s->process, refs, n, deadline, speculative, found, &err) !=
+        VF_OK) {
         vf_warn("fetch: %s", err.text); /* acquire will order them and report what is wrong */
         return;
     }
     uint32_t count = 0;
     for (uint32_t i = 0; i < n; i++)
-        if (found[i] == VF_CACHE_MISSING || found[i] == VF_CACHE_ORDERED)
+        /* What is ordered or loading for somebody else, perhaps on a guess, may be needed sooner
+         * now: the I/O worker takes the more urgent of both. */
+        if (found[i] == VF_CACHE_MISSING ||
+            (!speculative && (found[i] == VF_CACHE_ORDERED || found[i] == VF_CACHE_LOADING)))
             missing[count++] = refs[i];
-    send_by_worker(s, missing, count, deadline, false);
+    send_by_worker(s, missing, count, deadline, speculative ? ORDER_SPECULATIVE : ORDER_SCHEDULED);
+}
+
+/* What is ordered as scheduled is a whole routing decision of one layer. */
+static void note_visit(struct stream_source *s, const struct vf_expert_ref *refs, uint32_t n)
+{
+    struct vf_err err;
+    if (n == 0 || n > s->bank.expert_count)
+        return;
+    for (uint32_t i = 0; i < n; i++) {
+        key_of(s, refs[i]);
+        s->visit[i] = refs[i].expert;
+    }
+    if (vf_expert_cache_visit(s->cache, refs[0].layer, s->visit, n, &err) != VF_OK)
+        vf_warn("fetch: %s", err.text);
 }
 
 static void stream_fetch(struct vf_expert_source *base, const struct vf_expert_ref *refs,
-                         uint32_t n, uint64_t deadline)
+                         uint32_t n, uint64_t deadline, enum vf_fetch_urgency urgency)
 {
     struct stream_source *s = (struct stream_source *)base;
+    if (urgency == VF_FETCH_SCHEDULED)
+        note_visit(s, refs, n);
     for (uint32_t i = 0; i < n; i += CHUNK)
-        fetch_chunk(s, refs + i, n - i < CHUNK ? n - i : CHUNK, deadline);
+        fetch_chunk(s, refs + i, n - i < CHUNK ? n - i : CHUNK, deadline,
+                    urgency == VF_FETCH_SPECULATIVE);
 }
 
 /* Wakes the I/O workers that wait for a slot; the set is the cache's. */
@@ -130,7 +157,7 @@ static void wake_starved(struct stream_source *s, uint32_t starved)
 {
     for (uint32_t io = 0; io < s->io_count; io++)
         if (starved >> io & 1)
-            send_orders(s, io, NULL, 0, 0, false);
+            send_orders(s, io, NULL, 0, 0, ORDER_SCHEDULED);
 }
 
 /* ---- release ------------------------------------------------------------------------------- */
@@ -155,6 +182,7 @@ static void forget_peer(struct io_peer *peer)
         close(peer->pidfd);
     peer->pidfd = -1;
     peer->pid = 0;
+    peer->dead_since_ns = 0;
 }
 
 static bool pidfd_says_dead(int pidfd)
@@ -163,8 +191,8 @@ static bool pidfd_says_dead(int pidfd)
     return poll(&p, 1, 0) > 0;
 }
 
-/* VF_ERR_PEER_LOST when I/O worker io was there and is dead. One that hasn't registered yet is
- * waited for. */
+/* VF_ERR_PEER_LOST when I/O worker io was there, is dead, and no other took its place for a while.
+ * One that hasn't registered yet is waited for. */
 static enum vf_code check_peer(struct stream_source *s, uint32_t io, struct vf_err *err)
 {
     struct io_peer *peer = &s->io[io];
@@ -185,6 +213,10 @@ static enum vf_code check_peer(struct stream_source *s, uint32_t io, struct vf_e
         }
     }
     if (peer->pidfd >= 0 && !pidfd_says_dead(peer->pidfd))
+        return VF_OK;
+    if (peer->dead_since_ns == 0)
+        peer->dead_since_ns = vf_now_ns();
+    if (vf_now_ns() - peer->dead_since_ns < s->revive_ns)
         return VF_OK;
     return vf_err_set(err, VF_ERR_PEER_LOST, "I/O worker %u (process %ld) died", io,
                       (long)peer->pid);
@@ -213,21 +245,21 @@ static enum vf_code report_failure(const struct stream_source *s, struct vf_expe
                                    const struct vf_cache_failure *f, struct vf_err *err)
 {
     struct vf_expert_extent x = s->bank.extent(s->bank.ctx, ref.layer, ref.expert);
+    const char *path = s->bank.files[x.file];
     if (f->code == VF_ERR_CORRUPT)
         return vf_err_set(err, VF_ERR_CORRUPT,
                           "layer %u, expert %u: the checksum of %" PRIu64 " bytes of %s at offset "
                           "%" PRIu64 " is %016" PRIx64 ", the file's own table says %016" PRIx64,
-                          ref.layer, ref.expert, x.bytes, s->bank.path, x.offset, f->xxh3_found,
-                          x.xxh3);
+                          ref.layer, ref.expert, x.bytes, path, x.offset, f->xxh3_found, x.xxh3);
     if (f->sys_errno == 0)
         return vf_err_set(err, VF_ERR_IO,
                           "layer %u, expert %u: %s ended before %" PRIu64 " bytes at offset "
                           "%" PRIu64 " were read",
-                          ref.layer, ref.expert, s->bank.path, x.bytes, x.offset);
+                          ref.layer, ref.expert, path, x.bytes, x.offset);
     return vf_err_errno(err, VF_ERR_IO, f->sys_errno,
                         "layer %u, expert %u: reading %" PRIu64 " bytes of %s at offset %" PRIu64
                         " failed twice",
-                        ref.layer, ref.expert, x.bytes, s->bank.path, x.offset);
+                        ref.layer, ref.expert, x.bytes, path, x.offset);
 }
 
 static void count_first_look(struct stream_source *s, struct vf_expert_ref ref, uint64_t deadline,
@@ -265,10 +297,11 @@ static enum vf_code look_at_chunk(struct stream_source *s, const struct vf_exper
             code = report_failure(s, refs[i], &failures[i], err);
         /* MISSING: whatever was ordered before has come and gone. */
         if (found[i] == VF_CACHE_MISSING ||
-            (found[i] == VF_CACHE_ORDERED && s->demanded[key_of(s, refs[i])] != deadline + 1))
+            ((found[i] == VF_CACHE_ORDERED || found[i] == VF_CACHE_LOADING) &&
+             s->demanded[key_of(s, refs[i])] != deadline + 1))
             missing[count++] = refs[i];
     }
-    send_by_worker(s, missing, count, deadline, true);
+    send_by_worker(s, missing, count, deadline, ORDER_DEMAND);
     wake_starved(s, starved);
     return code;
 }
@@ -370,6 +403,7 @@ static void stream_destroy(struct vf_expert_source *base)
     vf_expert_cache_close(s->cache);
     free(s->counted);
     free(s->demanded);
+    free(s->visit);
     free(s);
 }
 
@@ -432,7 +466,8 @@ static enum vf_code open_stream(struct stream_source *s,
     size_t keys = (size_t)s->bank.layer_count * s->bank.expert_count;
     s->counted = calloc(keys, sizeof *s->counted);
     s->demanded = calloc(keys, sizeof *s->demanded);
-    if (!s->counted || !s->demanded)
+    s->visit = calloc(s->bank.expert_count, sizeof *s->visit);
+    if (!s->counted || !s->demanded || !s->visit)
         return vf_err_set(err, VF_ERR_NO_MEMORY, "expert source: out of memory");
     code = vf_expert_cache_release_process(s->cache, s->process, err);
     return code == VF_OK ? connect_peers(s, params, err) : code;
@@ -450,6 +485,7 @@ enum vf_code vf_expert_source_stream(const struct vf_expert_stream_params *param
     s->process = params->process;
     s->epoch = params->epoch;
     s->timeout_ns = params->timeout_ns ? params->timeout_ns : VF_EXPERT_TIMEOUT_NS;
+    s->revive_ns = params->revive_ns ? params->revive_ns : VF_EXPERT_REVIVE_NS;
     enum vf_code code = open_stream(s, params, err);
     if (code != VF_OK)
         stream_destroy(&s->base);

@@ -3,8 +3,10 @@
  *
  * fetch sends the experts that have no slot yet to their I/O workers (a PUSH socket each) and never
  * waits for them. acquire waits for as little as it can; it checks about twenty times a second that
- * the I/O workers it waits for are alive. A caller that holds pins from one acquire while it waits
- * in the next may wait for itself when the cache is small: release first.
+ * the I/O workers it waits for are alive. One that died is expected to be started again: what it
+ * was reading is ordered from its successor, and only when none comes acquire fails. A caller that
+ * holds pins from one acquire while it waits in the next may wait for itself when the cache is
+ * small: release first.
  */
 #ifndef VF_COMMON_EXPERT_SOURCE_STREAM_H
 #define VF_COMMON_EXPERT_SOURCE_STREAM_H
@@ -14,6 +16,7 @@
 #include "common/expert_source.h"
 #include "common/run_dir.h"
 
+#define VF_EXPERT_REVIVE_NS  VF_S(10) /* for a dead I/O worker's successor to start */
 #define VF_EXPERT_TIMEOUT_NS VF_S(60) /* a drive that needs longer for one record is broken */
 
 struct vf_expert_stream_params {
@@ -23,6 +26,7 @@ struct vf_expert_stream_params {
     uint32_t process;                  /* index of this stage worker: whose pins these are */
     uint32_t epoch;                    /* of the plan; goes into every order */
     uint64_t timeout_ns;               /* of one acquire; 0: VF_EXPERT_TIMEOUT_NS */
+    uint64_t revive_ns;                /* 0: VF_EXPERT_REVIVE_NS */
 };
 
 /* Opens the run's expert cache and connects to its I/O workers (which may start later). Pins that

@@ -58,6 +58,13 @@ static enum vf_code total_bytes(uint32_t edge_count, uint32_t columns_max, uint3
     return VF_OK;
 }
 
+enum vf_code vf_mailboxes_bytes(uint32_t edge_count, uint32_t columns_max, uint32_t width,
+                                uint64_t *bytes, struct vf_err *err)
+{
+    uint64_t buffers_at;
+    return total_bytes(edge_count, columns_max, width, &buffers_at, bytes, err);
+}
+
 static void set_view(struct vf_mailboxes *m, uint32_t edge_count, uint32_t columns_max,
                      uint32_t width, uint64_t buffers_at)
 {

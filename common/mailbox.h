@@ -20,6 +20,9 @@
 
 struct vf_mailboxes;
 
+/* Bytes of the whole object. VF_ERR_LIMIT beyond what can be addressed. */
+enum vf_code vf_mailboxes_bytes(uint32_t edge_count, uint32_t columns_max, uint32_t width,
+                                uint64_t *bytes, struct vf_err *err);
 /* The coordinator creates the object (name from run_dir.h), workers open it and check that the
  * sizes are what their own placement says. */
 enum vf_code vf_mailboxes_create(const char *shm_name, uint32_t edge_count, uint32_t columns_max,

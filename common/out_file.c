@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <libgen.h>
 #include <limits.h>
 #include <signal.h>
@@ -16,6 +17,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #define LINKS_MAX   40 /* as many as the kernel follows */
@@ -168,6 +170,32 @@ static enum vf_code publish(struct vf_out_file *f, struct vf_err *err)
         return vf_err_errno(err, VF_ERR_IO, errno, "%s: can't give it its name", f->path);
     f->temp_exists = false;
     return sync_directory(f, err);
+}
+
+static enum vf_code report_full(const struct vf_out_file *f, uint64_t bytes, uint64_t free_bytes,
+                                struct vf_err *err)
+{
+    return vf_err_set(err, VF_ERR_IO,
+                      "%s: needs %" PRIu64 " MiB, its file system has %" PRIu64
+                      " MiB free: make room there or write elsewhere",
+                      f->path, (bytes >> 20) + 1, free_bytes >> 20);
+}
+
+enum vf_code vf_out_file_reserve(struct vf_out_file *f, uint64_t bytes, struct vf_err *err)
+{
+    if (bytes == 0 || fallocate(f->fd, 0, 0, (off_t)bytes) == 0)
+        return VF_OK;
+    int cause = errno;
+    struct statvfs fs = {0};
+    bool known = fstatvfs(f->fd, &fs) == 0;
+    uint64_t free_bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
+    bool cannot = cause == EOPNOTSUPP || cause == ENOSYS || cause == EINTR;
+    if (known && (cause == ENOSPC || (cannot && free_bytes < bytes)))
+        return report_full(f, bytes, free_bytes, err);
+    if (cannot && ftruncate(f->fd, (off_t)bytes) == 0)
+        return VF_OK;
+    return vf_err_errno(err, VF_ERR_IO, cannot ? errno : cause, "%s: reserving %" PRIu64 " bytes",
+                        f->path, bytes);
 }
 
 enum vf_code vf_out_file_commit(struct vf_out_file *f, struct vf_err *err)

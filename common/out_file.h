@@ -10,6 +10,8 @@
 
 #include "common/err.h"
 
+#include <stdint.h>
+
 struct vf_out_file;
 
 /* Makes the temporary file, empty and open for reading and writing. VF_ERR_USAGE when path is empty
@@ -19,6 +21,11 @@ enum vf_code vf_out_file_create(const char *path, struct vf_out_file **out, stru
 int vf_out_file_fd(const struct vf_out_file *f);
 /* The name given to create, for messages; valid as long as f. */
 const char *vf_out_file_path(const struct vf_out_file *f);
+
+/* Room on the drive for a file of so many bytes, which makes it that long: a full drive is found
+ * now instead of in the middle. VF_ERR_IO says how much is needed and how much is free. A file
+ * system that can't reserve is asked for its free space only. */
+enum vf_code vf_out_file_reserve(struct vf_out_file *f, uint64_t bytes, struct vf_err *err);
 
 /* Both end f. Commit brings the bytes to the drive and gives the file its name; when it fails
  * before that, nothing is left of the file. Abandon leaves nothing of it; NULL is fine. */

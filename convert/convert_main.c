@@ -1,11 +1,14 @@
 /* vflow-convert: a checkpoint directory or a GGUF file to a .vflow or .cflow file. */
+#include "common/bank_stripes.h"
 #include "common/cli.h"
 #include "common/log.h"
+#include "common/map_guard.h"
 #include "common/util.h"
 #include "convert/convert.h"
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define PROGRAM "vflow-convert"
@@ -33,13 +36,35 @@ static enum vf_file_format format_by_name(const char *path)
     return dot && strcmp(dot, ".cflow") == 0 ? VF_FORMAT_CFLOW : VF_FORMAT_VFLOW;
 }
 
+static enum vf_code split_bank(const char *model, const char *dirs, struct vf_err *err)
+{
+    struct vf_model_file *f;
+    char *paths[VF_BANK_FILES_MAX];
+    uint32_t count;
+    vf_map_guard_install(model);
+    enum vf_code code = vf_bank_stripe_paths(model, dirs, paths, &count, err);
+    if (code != VF_OK)
+        return vf_err_prepend(err, "--split-bank: ");
+    code = vf_model_file_open(model, &f, err);
+    if (code == VF_OK) {
+        code = vf_bank_stripes_write(f, (const char *const *)paths, count, &caught_signal, err);
+        vf_model_file_close(f);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        if (code == VF_OK)
+            printf("%s\n", paths[i]);
+        free(paths[i]);
+    }
+    return code;
+}
+
 int main(int argc, char **argv)
 {
     static const char *const formats[] = {"vflow", "cflow", NULL};
     static const char *const quants[] = {"q4", "q8", "f16", "f32", NULL};
     static const enum vf_quant quant_values[] = {VF_QUANT_Q4, VF_QUANT_Q8, VF_QUANT_F16,
                                                  VF_QUANT_F32};
-    const char *output = NULL, *input = NULL;
+    const char *output = NULL, *input = NULL, *split = NULL;
     int format = -1, quant = -1, verbose = 0;
     const struct vf_opt opts[] = {
         {.name = "output",
@@ -59,6 +84,12 @@ int main(int argc, char **argv)
          .value = &quant,
          .choices = quants,
          .help = "how matrices are stored; by default q4, and from GGUF as they are there"},
+        {.name = "split-bank",
+         .type = VF_OPT_STRING,
+         .value = &split,
+         .metavar = "DIR,DIR",
+         .help = "instead of converting: copy the experts of a model file into one file in each "
+                 "directory, for --expert-bank"},
         {.name = "verbose",
          .short_name = 'v',
          .type = VF_OPT_COUNT,
@@ -67,7 +98,8 @@ int main(int argc, char **argv)
     };
     const struct vf_cli cli = {
         .program = PROGRAM,
-        .usage = "DIR|FILE.gguf -o FILE [--format vflow|cflow] [--quant q4|q8|f16|f32]",
+        .usage = "DIR|FILE.gguf -o FILE [--format vflow|cflow] [--quant q4|q8|f16|f32]\n"
+                 "       vflow-convert MODEL --split-bank DIR,DIR",
         .summary = "Converts a checkpoint directory (config.json, *.safetensors, tokenizer.json) "
                    "or a GGUF file (llama, qwen2, qwen3, qwen3moe, olmoe; F32, F16, BF16, Q8_0, "
                    "Q4_0) to one model file.",
@@ -82,6 +114,15 @@ int main(int argc, char **argv)
     if (vf_cli_parse(&cli, argc, argv, &input, &count, &err))
         return vf_cli_fail(PROGRAM, &err);
     vf_log_init(PROGRAM, VF_LOG_WARN + verbose);
+    if (split) {
+        catch_signals();
+        if (output || format >= 0 || quant >= 0)
+            vf_err_set(&err, VF_ERR_USAGE, "--split-bank goes without -o, --format and --quant");
+        else if (split_bank(input, split, &err) == VF_OK)
+            return vf_flush_stdout(&err) ? vf_cli_fail(PROGRAM, &err) : 0;
+        int status = vf_cli_fail(PROGRAM, &err);
+        return err.code == VF_ERR_CANCELLED && caught_signal ? 128 + caught_signal : status;
+    }
     if (!output || !*output) {
         vf_err_set(&err, VF_ERR_USAGE, "-o FILE is missing");
         return vf_cli_fail(PROGRAM, &err);

@@ -7,14 +7,15 @@
 #include "common/cli.h"
 #include "coordinator/engine/engine.h"
 
-#define VF_RUN_OPTION_COUNT 18
+#define VF_RUN_OPTION_COUNT 22
 
 struct vf_run_options { /* values as the command line gives them; 0 (kv: -1) "decide yourself" */
-    const char *model;
-    int activations, kernel, kv, overlap, io, weights, experts, placement; /* indices of their words */
-    uint64_t expert_cache;                                        /* bytes */
+    const char *model, *expert_bank;
+    int activations, kernel, kv, overlap, io, weights, experts, placement,
+        speculate;                              /* indices of their words */
+    uint64_t expert_cache, memory, io_throttle; /* bytes */
     int64_t threads, stage_workers, io_workers;
-    int64_t ctx, batch, prefill_chunk, queue_depth;
+    int64_t ctx, batch, prefill_chunk, io_depth;
     int verbosity;
 };
 

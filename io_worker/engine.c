@@ -1,4 +1,5 @@
-/* Opens the file as directly as it can be, chooses a backend, and says what it had to give up. */
+/* Opens the files, chooses a backend, and keeps what is in flight: for the throttle, which holds
+ * completions back until they are due, and for dropping the page cache behind a read. */
 #include "io_worker/engine.h"
 
 #include "common/log.h"
@@ -6,100 +7,82 @@
 #include "io_worker/engine_internal.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/stat.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
+
+struct flight {
+    bool used, landed;
+    struct vf_read read; /* as the caller gave it */
+    uint64_t due_ns;     /* not announced before */
+    int64_t result;      /* landed */
+};
 
 struct vf_read_engine {
     struct vf_read_params params;
     struct vf_read_backend *backend;
-    int fd, event_fd;
+    struct vf_read_file files[VF_READ_FILES_MAX];
+    uint32_t file_count;
+    int event_fd;
+    int timer_fd, epoll_fd; /* with a throttle: completions come from either; else -1 */
     bool direct, uring;
+    struct vf_throttle throttle;
+    struct flight flights[VF_READ_DEPTH_MAX]; /* a backend's tag is the index */
     uint32_t in_flight;
+    struct vf_read_done landed[VF_READ_DEPTH_MAX];
 };
 
-/* ---- opening the file ---------------------------------------------------------------------- */
+/* ---- life ---------------------------------------------------------------------------------- */
 
-/* Asks the file system; kernels and file systems that don't tell are tried instead. */
-static bool alignment_fits(int fd)
+static enum vf_code open_files(struct vf_read_engine *e, struct vf_err *err)
 {
-#ifdef STATX_DIOALIGN
-    struct statx sx;
-    if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &sx) != 0 || !(sx.stx_mask & STATX_DIOALIGN))
-        return true;
-    return sx.stx_dio_offset_align > 0 && sx.stx_dio_offset_align <= VF_READ_ALIGN &&
-           sx.stx_dio_mem_align <= VF_READ_ALIGN;
-#else
-    (void)fd;
-    return true;
-#endif
-}
-
-/* Some file systems accept O_DIRECT in open and refuse the first read. */
-static bool direct_read_works(int fd)
-{
-    void *page = NULL;
-    if (posix_memalign(&page, VF_READ_ALIGN, VF_READ_ALIGN) != 0)
-        return false;
-    ssize_t n = pread(fd, page, VF_READ_ALIGN, 0);
-    bool refused = n < 0 && (errno == EINVAL || errno == EOPNOTSUPP);
-    free(page);
-    return !refused;
-}
-
-/* An fd opened with O_DIRECT, or -1 with the reason in *why. */
-static int open_direct(const char *path, const char **why)
-{
-    int fd = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
-    if (fd < 0) {
-        *why = strerror(errno);
-        return -1;
+    e->direct = true;
+    for (uint32_t i = 0; i < e->params.path_count; i++) {
+        enum vf_code code =
+            vf_read_file_open(e->params.paths[i], e->params.buffered, &e->files[i], err);
+        if (code != VF_OK)
+            return code;
+        e->file_count++;
+        e->direct = e->direct && e->files[i].direct;
     }
-    *why = !alignment_fits(fd)      ? "it needs an alignment above 4096 bytes or none will do"
-           : !direct_read_works(fd) ? "it refuses direct reads"
-                                    : NULL;
-    if (!*why)
-        return fd;
-    close(fd);
-    return -1;
-}
-
-static enum vf_code open_file(struct vf_read_engine *e, struct vf_err *err)
-{
-    const char *path = e->params.path, *why = NULL;
-    if (!e->params.buffered) {
-        e->fd = open_direct(path, &why);
-        e->direct = e->fd >= 0;
-        if (e->direct)
-            return VF_OK;
-    }
-    e->fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (e->fd < 0)
-        return vf_err_errno(err, errno == ENOENT ? VF_ERR_NOT_FOUND : VF_ERR_IO, errno, "%s", path);
-    /* Records are asked for whole and in no order: reading on behind them would be waste. */
-    posix_fadvise(e->fd, 0, 0, POSIX_FADV_RANDOM);
-    if (why)
-        vf_warn("%s: reading through the page cache, the file system can't do it directly: %s",
-                path, why);
     return VF_OK;
 }
 
-/* ---- life ---------------------------------------------------------------------------------- */
+static bool watch(int epoll_fd, int fd)
+{
+    struct epoll_event event = {.events = EPOLLIN};
+    return epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+static enum vf_code open_events(struct vf_read_engine *e, struct vf_err *err)
+{
+    e->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (e->event_fd < 0)
+        return vf_err_errno(err, VF_ERR_IO, errno, "eventfd");
+    if (e->throttle.bytes_per_s == 0)
+        return VF_OK;
+    e->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+    e->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (e->timer_fd < 0 || e->epoll_fd < 0 || !watch(e->epoll_fd, e->timer_fd) ||
+        !watch(e->epoll_fd, e->event_fd))
+        return vf_err_errno(err, VF_ERR_IO, errno, "the throttle's timer");
+    return VF_OK;
+}
 
 static enum vf_code open_backend(struct vf_read_engine *e, struct vf_err *err)
 {
     if (!e->params.no_uring) {
         struct vf_err why;
-        if (vf_read_uring_create(&e->params, e->fd, e->event_fd, &e->backend, &why) == VF_OK) {
+        if (vf_read_uring_create(&e->params, e->files, e->event_fd, &e->backend, &why) == VF_OK) {
             e->uring = true;
             return VF_OK;
         }
         vf_warn("%s; reading with a pool of %u threads instead", why.text, e->params.depth);
     }
-    return vf_read_pool_create(&e->params, e->fd, e->event_fd, &e->backend, err);
+    return vf_read_pool_create(&e->params, e->files, e->event_fd, &e->backend, err);
 }
 
 enum vf_code vf_read_engine_create(const struct vf_read_params *params, struct vf_read_engine **out,
@@ -107,28 +90,31 @@ enum vf_code vf_read_engine_create(const struct vf_read_params *params, struct v
 {
     *out = NULL;
     VF_ASSERT(params->depth >= 1 && params->depth <= VF_READ_DEPTH_MAX);
+    VF_ASSERT(params->path_count >= 1 && params->path_count <= VF_READ_FILES_MAX);
     VF_ASSERT((uintptr_t)params->region % VF_READ_ALIGN == 0);
     VF_ASSERT(params->slot_bytes > 0 && params->slot_bytes % VF_READ_ALIGN == 0);
     struct vf_read_engine *e = calloc(1, sizeof *e);
     if (!e)
         return vf_err_set(err, VF_ERR_NO_MEMORY, "read engine: out of memory");
     e->params = *params;
-    e->fd = e->event_fd = -1;
-    enum vf_code code = open_file(e, err);
-    if (code != VF_OK)
-        goto done;
-    e->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (e->event_fd < 0) {
-        code = vf_err_errno(err, VF_ERR_IO, errno, "eventfd");
-        goto done;
-    }
-    code = open_backend(e, err);
-done:
+    e->throttle.bytes_per_s = params->throttle_bytes;
+    e->event_fd = e->timer_fd = e->epoll_fd = -1;
+    enum vf_code code = open_files(e, err);
+    if (code == VF_OK)
+        code = open_events(e, err);
+    if (code == VF_OK)
+        code = open_backend(e, err);
     if (code != VF_OK)
         vf_read_engine_destroy(e);
     else
         *out = e;
     return code;
+}
+
+static void close_fd(int fd)
+{
+    if (fd >= 0)
+        close(fd);
 }
 
 void vf_read_engine_destroy(struct vf_read_engine *e)
@@ -137,42 +123,102 @@ void vf_read_engine_destroy(struct vf_read_engine *e)
         return;
     if (e->backend)
         e->backend->ops->destroy(e->backend);
-    if (e->event_fd >= 0)
-        close(e->event_fd);
-    if (e->fd >= 0)
-        close(e->fd);
+    close_fd(e->epoll_fd);
+    close_fd(e->timer_fd);
+    close_fd(e->event_fd);
+    for (uint32_t i = 0; i < e->file_count; i++)
+        close(e->files[i].fd);
     free(e);
 }
 
 /* ---- reads --------------------------------------------------------------------------------- */
 
+static uint32_t free_flight(const struct vf_read_engine *e)
+{
+    uint32_t i = 0;
+    while (e->flights[i].used)
+        i++;
+    return i;
+}
+
 enum vf_code vf_read_engine_submit(struct vf_read_engine *e, const struct vf_read *r,
                                    struct vf_err *err)
 {
     VF_ASSERT(e->in_flight < e->params.depth);
-    VF_ASSERT(r->slot < e->params.slot_count && r->bytes > 0);
+    VF_ASSERT(r->slot < e->params.slot_count && r->bytes > 0 && r->file < e->file_count);
     VF_ASSERT(r->slot_offset <= e->params.slot_bytes &&
               r->bytes <= e->params.slot_bytes - r->slot_offset);
-    enum vf_code code = e->backend->ops->submit(e->backend, r, err);
-    if (code == VF_OK)
-        e->in_flight++;
-    return code;
+    uint32_t i = free_flight(e);
+    struct vf_read read = *r;
+    read.tag = i;
+    enum vf_code code = e->backend->ops->submit(e->backend, &read, err);
+    if (code != VF_OK)
+        return code;
+    uint64_t due_ns =
+        e->throttle.bytes_per_s ? vf_throttle_due_ns(&e->throttle, r->bytes, vf_now_ns()) : 0;
+    e->flights[i] = (struct flight){.used = true, .read = *r, .due_ns = due_ns};
+    e->in_flight++;
+    return VF_OK;
 }
 
 int vf_read_engine_fd(const struct vf_read_engine *e)
 {
-    return e->event_fd;
+    return e->epoll_fd >= 0 ? e->epoll_fd : e->event_fd;
+}
+
+/* Wakes the caller when the next held completion is due; none is held: never. */
+static void set_timer(struct vf_read_engine *e, uint64_t due_ns)
+{
+    struct itimerspec at = {
+        .it_value = {.tv_sec = (time_t)(due_ns / VF_S(1)), .tv_nsec = (long)(due_ns % VF_S(1))}};
+    timerfd_settime(e->timer_fd, TFD_TIMER_ABSTIME, &at, NULL);
+}
+
+/* Resets what is readable before looking: a completion after the look makes it readable again. */
+static void reset_events(struct vf_read_engine *e)
+{
+    uint64_t events;
+    ssize_t ignored = read(e->event_fd, &events, sizeof events);
+    if (e->timer_fd >= 0)
+        ignored = read(e->timer_fd, &events, sizeof events);
+    (void)ignored;
+}
+
+static void take_landed(struct vf_read_engine *e)
+{
+    uint32_t n = e->backend->ops->reap(e->backend, e->landed, e->params.depth);
+    for (uint32_t i = 0; i < n; i++) {
+        VF_ASSERT(e->landed[i].tag < VF_READ_DEPTH_MAX && e->flights[e->landed[i].tag].used);
+        struct flight *f = &e->flights[e->landed[i].tag];
+        f->landed = true;
+        f->result = e->landed[i].result;
+        if (f->result > 0)
+            vf_read_file_drop(&e->files[f->read.file], f->read.file_offset, (uint64_t)f->result);
+    }
 }
 
 uint32_t vf_read_engine_reap(struct vf_read_engine *e, struct vf_read_done *done, uint32_t max)
 {
-    /* Reset before looking: a completion after the look makes it readable again. */
-    uint64_t events;
-    ssize_t ignored = read(e->event_fd, &events, sizeof events);
-    (void)ignored;
-    uint32_t n = e->backend->ops->reap(e->backend, done, max);
-    VF_ASSERT(n <= e->in_flight);
+    reset_events(e);
+    take_landed(e);
+    uint64_t now_ns = e->throttle.bytes_per_s ? vf_now_ns() : 0, next_due_ns = UINT64_MAX;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < e->params.depth && e->in_flight > 0; i++) {
+        struct flight *f = &e->flights[i];
+        if (!f->used || !f->landed)
+            continue;
+        if (n == max || f->due_ns > now_ns) {
+            next_due_ns = vf_min_u64(next_due_ns, f->due_ns);
+            continue;
+        }
+        done[n++] = (struct vf_read_done){.tag = f->read.tag, .result = f->result};
+        f->used = false;
+    }
     e->in_flight -= n;
+    if (n == max && next_due_ns <= now_ns)
+        eventfd_write(e->event_fd, 1); /* more are ready than the caller took */
+    else if (e->timer_fd >= 0 && next_due_ns != UINT64_MAX)
+        set_timer(e, next_due_ns);
     return n;
 }
 

@@ -1,9 +1,15 @@
-/* Reads parts of one file into the slots of a memory region, asynchronously and several at a time.
+/* Reads parts of one or more files into the slots of a memory region, asynchronously and several at
+ * a time.
  *
  * Two engines behind one interface: io_uring with the region registered as fixed buffers and the
- * file registered, and a small pool of threads with pread where a container forbids io_uring. The
- * file is read with O_DIRECT, or through the page cache (buffered) on request and where the file
- * system can't do direct reads at 4096-byte alignment. Each fallback is said once.
+ * files registered, and a small pool of threads with pread where a container forbids io_uring. The
+ * files are read with O_DIRECT, or through the page cache (buffered) on request and where a file
+ * system can't do direct reads at 4096-byte alignment. Each fallback is said once. What a fallback
+ * leaves in the page cache is dropped behind each read, since nobody will read it there again;
+ * buffered on request leaves the page cache alone.
+ *
+ * A throttle makes a drive look slower than it is, for experiments: a serial drive of so many bytes
+ * a second, on which every read also takes VF_READ_THROTTLE_LATENCY_NS.
  *
  * One thread uses an engine. Completions are announced on a file descriptor. An engine isn't
  * destroyed before its reads have ended: nothing lands in the region afterwards.
@@ -11,21 +17,26 @@
 #ifndef VF_IO_WORKER_ENGINE_H
 #define VF_IO_WORKER_ENGINE_H
 
+#include "common/clock.h"
 #include "common/err.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#define VF_READ_ALIGN     4096u /* of offsets, lengths and addresses */
-#define VF_READ_DEPTH_MAX 256u
+#define VF_READ_ALIGN               4096u /* of offsets, lengths and addresses */
+#define VF_READ_DEPTH_MAX           256u
+#define VF_READ_FILES_MAX           16u
+#define VF_READ_THROTTLE_LATENCY_NS 100000u
 
 struct vf_read_params {
-    const char *path;
-    bool buffered;       /* don't try O_DIRECT */
-    bool no_uring;       /* don't try io_uring */
-    uint32_t depth;      /* reads in flight at most, 1..VF_READ_DEPTH_MAX */
-    uint8_t *region;     /* aligned to VF_READ_ALIGN */
-    uint64_t slot_bytes; /* multiple of VF_READ_ALIGN */
+    const char *const *paths;
+    uint32_t path_count;     /* 1..VF_READ_FILES_MAX */
+    bool buffered;           /* don't try O_DIRECT */
+    bool no_uring;           /* don't try io_uring */
+    uint32_t depth;          /* reads in flight at most, 1..VF_READ_DEPTH_MAX */
+    uint64_t throttle_bytes; /* a second; 0: none */
+    uint8_t *region;         /* aligned to VF_READ_ALIGN */
+    uint64_t slot_bytes;     /* multiple of VF_READ_ALIGN */
     uint32_t slot_count;
 };
 
@@ -33,6 +44,7 @@ struct vf_read {
     uint32_t tag; /* the caller's, given back with the completion */
     uint32_t slot;
     uint64_t slot_offset, bytes; /* where in the slot, and how much; a read stays in its slot */
+    uint32_t file;               /* index of its path */
     uint64_t file_offset;
 };
 
@@ -55,7 +67,7 @@ enum vf_code vf_read_engine_submit(struct vf_read_engine *e, const struct vf_rea
 int vf_read_engine_fd(const struct vf_read_engine *e);
 /* Takes up to max completions without waiting; returns how many. */
 uint32_t vf_read_engine_reap(struct vf_read_engine *e, struct vf_read_done *done, uint32_t max);
-/* "uring direct", "uring buffered", "pread direct", "pread buffered" */
+/* "uring direct", "uring buffered", "pread direct", "pread buffered"; buffered when one file is */
 const char *vf_read_engine_name(const struct vf_read_engine *e);
 
 #endif

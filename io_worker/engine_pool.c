@@ -11,7 +11,8 @@
 struct pool_backend {
     struct vf_read_backend base;
     struct vf_read_params params;
-    int fd, event_fd;
+    const struct vf_read_file *files;
+    int event_fd;
     pthread_mutex_t mutex; /* guards all below */
     pthread_cond_t wanted; /* signalled for a new read and for the end */
     bool stopping;
@@ -50,7 +51,9 @@ static void *pool_thread(void *arg)
     struct pool_backend *b = arg;
     struct vf_read r;
     while (take_read(b, &r)) {
-        ssize_t n = pread(b->fd, vf_read_address(&b->params, &r), r.bytes, (off_t)r.file_offset);
+        const struct vf_read_file *f = &b->files[r.file];
+        struct iovec iov = {vf_read_address(&b->params, &r), r.bytes};
+        ssize_t n = preadv2(f->fd, &iov, 1, (off_t)r.file_offset, f->rw_flags);
         put_done(b, (struct vf_read_done){.tag = r.tag, .result = n < 0 ? -errno : n});
     }
     return NULL;
@@ -103,7 +106,8 @@ static const struct vf_read_backend_ops pool_ops = {
     .reap = pool_reap,
 };
 
-enum vf_code vf_read_pool_create(const struct vf_read_params *params, int fd, int event_fd,
+enum vf_code vf_read_pool_create(const struct vf_read_params *params,
+                                 const struct vf_read_file *files, int event_fd,
                                  struct vf_read_backend **out, struct vf_err *err)
 {
     *out = NULL;
@@ -112,7 +116,7 @@ enum vf_code vf_read_pool_create(const struct vf_read_params *params, int fd, in
         return vf_err_set(err, VF_ERR_NO_MEMORY, "pread pool: out of memory");
     b->base.ops = &pool_ops;
     b->params = *params;
-    b->fd = fd;
+    b->files = files;
     b->event_fd = event_fd;
     pthread_mutex_init(&b->mutex, NULL);
     pthread_cond_init(&b->wanted, NULL);

@@ -19,8 +19,8 @@ struct uring_backend {
     struct vf_read_backend base;
     struct vf_read_params params;
     struct io_uring ring;
-    int fd;
-    bool ring_open, file_registered, buffers_registered;
+    const struct vf_read_file *files;
+    bool ring_open, files_registered, buffers_registered;
     uint32_t slots_per_piece;
     uint32_t in_flight;
 };
@@ -32,7 +32,7 @@ static enum vf_code uring_submit(struct vf_read_backend *base, const struct vf_r
     struct io_uring_sqe *sqe = io_uring_get_sqe(&b->ring);
     if (!sqe)
         return vf_err_set(err, VF_ERR_IO, "io_uring: the submission queue is full");
-    int fd = b->file_registered ? 0 : b->fd;
+    int fd = b->files_registered ? (int)r->file : b->files[r->file].fd;
     uint8_t *to = vf_read_address(&b->params, r);
     unsigned n = (unsigned)r->bytes; /* a record is below 2 GiB */
     if (b->buffers_registered)
@@ -40,7 +40,8 @@ static enum vf_code uring_submit(struct vf_read_backend *base, const struct vf_r
                                  (int)(r->slot / b->slots_per_piece));
     else
         io_uring_prep_read(sqe, fd, to, n, r->file_offset);
-    if (b->file_registered)
+    sqe->rw_flags = b->files[r->file].rw_flags;
+    if (b->files_registered)
         io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
     io_uring_sqe_set_data64(sqe, r->tag);
     /* Once prepared, the entry belongs to the ring: if the kernel is short of something now, the
@@ -93,6 +94,17 @@ static const struct vf_read_backend_ops uring_ops = {
     .reap = uring_reap,
 };
 
+static void register_files(struct uring_backend *b)
+{
+    int fds[VF_READ_FILES_MAX];
+    for (uint32_t i = 0; i < b->params.path_count; i++)
+        fds[i] = b->files[i].fd;
+    int rc = io_uring_register_files(&b->ring, fds, b->params.path_count);
+    b->files_registered = rc == 0;
+    if (rc != 0)
+        vf_info("io_uring: the files couldn't be registered: %s", strerror(-rc));
+}
+
 static int register_pieces(struct uring_backend *b)
 {
     uint32_t pieces = (uint32_t)vf_div_up(b->params.slot_count, b->slots_per_piece);
@@ -130,7 +142,8 @@ static void register_buffers(struct uring_backend *b)
         vf_warn("io_uring: fixed buffers were refused (%s); reading without", strerror(-rc));
 }
 
-enum vf_code vf_read_uring_create(const struct vf_read_params *params, int fd, int event_fd,
+enum vf_code vf_read_uring_create(const struct vf_read_params *params,
+                                  const struct vf_read_file *files, int event_fd,
                                   struct vf_read_backend **out, struct vf_err *err)
 {
     *out = NULL;
@@ -139,7 +152,7 @@ enum vf_code vf_read_uring_create(const struct vf_read_params *params, int fd, i
         return vf_err_set(err, VF_ERR_NO_MEMORY, "io_uring: out of memory");
     b->base.ops = &uring_ops;
     b->params = *params;
-    b->fd = fd;
+    b->files = files;
     int rc = io_uring_queue_init(params->depth, &b->ring, 0);
     b->ring_open = rc == 0;
     if (rc == 0)
@@ -148,10 +161,7 @@ enum vf_code vf_read_uring_create(const struct vf_read_params *params, int fd, i
         uring_destroy(&b->base);
         return vf_err_errno(err, VF_ERR_UNSUPPORTED, -rc, "io_uring isn't available here");
     }
-    rc = io_uring_register_files(&b->ring, &fd, 1);
-    b->file_registered = rc == 0;
-    if (rc != 0)
-        vf_info("io_uring: the file couldn't be registered: %s", strerror(-rc));
+    register_files(b);
     register_buffers(b);
     *out = &b->base;
     return VF_OK;

@@ -2,6 +2,7 @@
  * signals, and through the service for orders and reads. */
 #include "io_worker/io_worker.h"
 
+#include "common/bank_stripes.h"
 #include "common/clock.h"
 #include "common/expert_bank.h"
 #include "common/log.h"
@@ -33,6 +34,7 @@ struct io_worker {
     int owner_fd, signal_fd;
     void *zmq, *control;
     struct vf_model_file *file;
+    struct vf_bank_stripes *stripes; /* NULL: the bank is in the file */
     struct vf_io_service *service;
     bool ended; /* by Shutdown or SIGTERM */
 };
@@ -139,8 +141,11 @@ static enum vf_code follow_plan(struct io_worker *w, const Vflow__Plan *plan, st
     enum vf_code code = check_plan(w, plan, err);
     if (code == VF_OK)
         code = open_file(w, plan, err);
+    if (code == VF_OK && plan->n_expert_bank > 0)
+        code = vf_bank_stripes_open(w->file, (const char *const *)plan->expert_bank,
+                                    (uint32_t)plan->n_expert_bank, &w->stripes, err);
     if (code == VF_OK)
-        code = vf_expert_bank_from_model(w->file, &bank, err);
+        code = vf_expert_bank_of(w->file, w->stripes, &bank, err);
     if (code != VF_OK)
         return code;
     struct vf_io_service_params params = {
@@ -150,6 +155,8 @@ static enum vf_code follow_plan(struct io_worker *w, const Vflow__Plan *plan, st
         .index = w->index,
         .epoch = w->epoch,
         .depth = plan->queue_depth,
+        .piece_bytes = plan->read_bytes,
+        .throttle_bytes = plan->io_throttle,
         .buffered = strcmp(plan->io, "buffered") == 0,
         .no_uring = uring_is_forbidden(),
     };
@@ -312,6 +319,7 @@ static void deinit(struct io_worker *w)
 {
     log_totals(w);
     vf_io_service_destroy(w->service);
+    vf_bank_stripes_close(w->stripes);
     vf_model_file_close(w->file);
     vf_wire_close(w->control);
     vf_wire_context_destroy(w->zmq);

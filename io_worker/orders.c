@@ -44,13 +44,34 @@ void vf_orders_destroy(struct vf_orders *q)
     free(q);
 }
 
+static int class_of(const struct vf_cache_order *o)
+{
+    return o->demand ? 0 : o->speculative ? 2 : 1;
+}
+
+bool vf_order_before(const struct vf_cache_order *a, const struct vf_cache_order *b)
+{
+    int class_a = class_of(a), class_b = class_of(b);
+    return class_a != class_b ? class_a < class_b : a->deadline < b->deadline;
+}
+
+void vf_order_merge(struct vf_cache_order *into, const struct vf_cache_order *order)
+{
+    if (order->speculative && !into->speculative)
+        return;
+    if (order->deadline < into->deadline || (into->speculative && !order->speculative)) {
+        into->deadline = order->deadline;
+        into->process = order->process;
+    }
+    into->demand = into->demand || order->demand;
+    into->speculative = into->speculative && order->speculative;
+}
+
 static bool comes_before(const struct entry *a, const struct entry *b)
 {
-    if (a->order.demand != b->order.demand)
-        return a->order.demand;
-    if (a->order.deadline != b->order.deadline)
-        return a->order.deadline < b->order.deadline;
-    return a->arrival < b->arrival;
+    if (vf_order_before(&a->order, &b->order))
+        return true;
+    return !vf_order_before(&b->order, &a->order) && a->arrival < b->arrival;
 }
 
 static uint32_t *place_of(struct vf_orders *q, struct vf_expert_ref ref)
@@ -106,12 +127,7 @@ static bool grow(struct vf_orders *q)
 /* Only ever makes the entry more urgent, so it can only move up. */
 static void merge(struct vf_orders *q, uint32_t i, const struct vf_cache_order *order)
 {
-    struct vf_cache_order *into = &q->heap[i].order;
-    if (order->deadline < into->deadline) {
-        into->deadline = order->deadline;
-        into->process = order->process;
-    }
-    into->demand = into->demand || order->demand;
+    vf_order_merge(&q->heap[i].order, order);
     sift_up(q, i);
 }
 

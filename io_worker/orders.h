@@ -1,12 +1,18 @@
 /* Fetch orders that wait for a slot or a free place in the read queue: one per expert, in the order
- * (demand first, deadline, arrival). A second order for the same expert is merged into the first:
- * the more urgent of each. Single-threaded. */
+ * (demand before scheduled before speculative, deadline, arrival). A second order for the same
+ * expert is merged into the first: the more urgent of each; a guess that others know better than
+ * adds nothing. Single-threaded. */
 #ifndef VF_IO_WORKER_ORDERS_H
 #define VF_IO_WORKER_ORDERS_H
 
 #include "common/expert_cache.h"
 
 struct vf_orders;
+
+/* Whether a goes before b for sure: by class, then deadline. */
+bool vf_order_before(const struct vf_cache_order *a, const struct vf_cache_order *b);
+/* Makes an order as urgent as another one for the same expert is. */
+void vf_order_merge(struct vf_cache_order *into, const struct vf_cache_order *order);
 
 /* For experts of keys 0..key_count (layer * expert_count + expert). */
 enum vf_code vf_orders_create(uint32_t layer_count, uint32_t expert_count, struct vf_orders **out,

@@ -1,9 +1,5 @@
-/* The working part of an I/O worker: takes fetch orders on its PULL socket and fills slots of the
- * run's expert cache from the model file. Knows nothing of the coordinator.
- *
- * Orders wait by urgency until a read is free and the cache grants a slot. A record is read whole,
- * read once more after an I/O error, checked against the file's checksum and announced. One thread.
- */
+/* The working part of an I/O worker: takes fetch orders on its PULL socket and has the loads
+ * (loads.h) fill slots of the run's expert cache. Knows nothing of the coordinator. One thread. */
 #ifndef VF_IO_WORKER_SERVICE_H
 #define VF_IO_WORKER_SERVICE_H
 
@@ -13,17 +9,17 @@
 
 #include <zmq.h>
 
-#define VF_IO_DEPTH_DEFAULT 4u
-
 struct vf_io_service_params {
     void *zmq_context;
     const struct vf_run_dir *run_dir;  /* borrowed during create only */
     const struct vf_expert_bank *bank; /* copied; what it points to must outlive the service */
     uint32_t index;                    /* of this I/O worker */
     uint32_t epoch;                    /* of the plan; orders of another one are dropped */
-    uint32_t depth; /* records being read at a time, 1..VF_READ_DEPTH_MAX; 0: the default */
-    bool buffered;  /* through the page cache */
-    bool no_uring;  /* with the pool of threads */
+    uint32_t depth;                    /* pieces being read at a time; 0: VF_IO_DEPTH_DEFAULT */
+    uint64_t piece_bytes;              /* 0: VF_IO_PIECE_DEFAULT */
+    uint64_t throttle_bytes;           /* a second, for experiments; 0: none */
+    bool buffered;                     /* through the page cache */
+    bool no_uring;                     /* with the pool of threads */
 };
 
 struct vf_io_service;

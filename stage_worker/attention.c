@@ -2,7 +2,7 @@
  *
  * Keys are split at fixed positions (blocks of VF_ATTN_BLOCK), each block gives a maximum, a sum
  * and a weighted value; the blocks of one column and KV head are combined in ascending order. A
- * short list of columns is parallel over blocks as well, with the same arithmetic.
+ * short list of columns is split into blocks as well, with the same arithmetic.
  */
 #include "stage_worker/internal.h"
 
@@ -51,40 +51,38 @@ void attention_prepare_step(struct vf_executor *ex)
 
 /* ---- queries, keys, values ------------------------------------------------------------------ */
 
-static void project(struct vf_executor *ex, const struct layer_weights *w,
-                    const struct vf_acts *acts)
+/* The product of each flow's columns with its own matrix, or of all with one. */
+static void add_flow_matmuls(struct vf_executor *ex, const struct vf_matrix *matrices,
+                             const struct vf_acts *acts, float *y, size_t y_stride)
 {
-    const struct vf_config *c = ex->config;
-    struct matmul_job jobs[2 + VF_FLOWS_MAX];
-    uint32_t n = 0;
-    size_t q_width = (size_t)c->head_count * c->head_dim;
-    size_t kv_width = (size_t)c->kv_head_count * c->head_dim;
-    if (!c->flow_specific_dense) {
-        jobs[n++] =
-            (struct matmul_job){.m = &w->q[0], .acts = *acts, .y = ex->q, .y_stride = q_width};
-    } else {
-        for (uint32_t j = 0; j < ex->flows; j++) {
-            uint32_t begin = ex->flow_begin[j], count = ex->flow_begin[j + 1] - begin;
-            if (count)
-                jobs[n++] = (struct matmul_job){.m = &w->q[j],
-                                                .acts = slice_acts(acts, begin, count),
-                                                .y = ex->q + begin * q_width,
-                                                .y_stride = q_width};
-        }
+    uint32_t sets = ex->config->flow_specific_dense ? ex->flows : 1;
+    for (uint32_t j = 0; j < sets; j++) {
+        uint32_t begin = sets > 1 ? ex->flow_begin[j] : 0;
+        uint32_t count = (sets > 1 ? ex->flow_begin[j + 1] : ex->n_col) - begin;
+        struct matmul mm = {.m = matrices[j],
+                            .acts = slice_acts(acts, begin, count),
+                            .y = y + begin * y_stride,
+                            .y_stride = y_stride};
+        if (count)
+            add_matmul(ex, &mm);
     }
-    struct vf_acts primary = slice_acts(acts, 0, ex->n_primary);
-    jobs[n++] = (struct matmul_job){.m = &w->k, .acts = primary, .y = ex->k, .y_stride = kv_width};
-    jobs[n++] = (struct matmul_job){.m = &w->v, .acts = primary, .y = ex->v, .y_stride = kv_width};
-    run_matmuls(ex, jobs, n);
 }
 
-struct head_job {
-    struct vf_executor *ex;
-    const struct layer_weights *w;
-    uint32_t kv;
-};
+static void add_projections(struct vf_executor *ex, const struct layer_weights *w)
+{
+    const struct vf_config *c = ex->config;
+    const struct vf_acts *acts = &ex->attention_acts.view;
+    size_t kv_width = (size_t)c->kv_head_count * c->head_dim;
+    add_flow_matmuls(ex, w->q, acts, ex->q, (size_t)c->head_count * c->head_dim);
+    struct matmul mm = {
+        .m = w->k, .acts = slice_acts(acts, 0, ex->n_primary), .y = ex->k, .y_stride = kv_width};
+    add_matmul(ex, &mm);
+    mm.m = w->v;
+    mm.y = ex->v;
+    add_matmul(ex, &mm);
+}
 
-static void norm_heads(struct vf_executor *ex, float *x, uint32_t heads, const float *w)
+static void norm_heads(const struct vf_executor *ex, float *x, uint32_t heads, const float *w)
 {
     const struct vf_config *c = ex->config;
     float offset = c->norm_weight_offset ? 1.0f : 0.0f;
@@ -97,7 +95,7 @@ static void norm_heads(struct vf_executor *ex, float *x, uint32_t heads, const f
                                x + (size_t)h * c->head_dim);
 }
 
-static void rotate_heads(struct vf_executor *ex, float *x, uint32_t heads, uint32_t column)
+static void rotate_heads(const struct vf_executor *ex, float *x, uint32_t heads, uint32_t column)
 {
     size_t at = (size_t)column * ex->rope_pairs;
     for (uint32_t h = 0; h < heads; h++)
@@ -106,47 +104,64 @@ static void rotate_heads(struct vf_executor *ex, float *x, uint32_t heads, uint3
 }
 
 /* a_j * (Wq y_0), from flow 0's raw projection: runs before any norm or rotation. */
-static void couple_queries(struct vf_executor *ex, const struct layer_weights *w)
-{
-    uint32_t width = ex->config->head_count * ex->config->head_dim;
-    for (uint32_t c = ex->n_primary; c < ex->n_col; c++) {
-        const float *coupling = w->query_coupling[ex->columns[c].flow];
-        if (coupling)
-            ex->p.kernels->mul_add(coupling, ex->q + (size_t)ex->columns[c].primary * width, width,
-                                   ex->q + (size_t)c * width);
-    }
-}
-
-static void column_heads(void *ctx, uint32_t column, uint32_t thread)
+static void couple_queries(const struct region_job *job, uint32_t begin, uint32_t end,
+                           uint32_t thread)
 {
     (void)thread;
-    struct head_job *j = ctx;
-    struct vf_executor *ex = j->ex;
+    struct vf_executor *ex = job->ctx;
+    const struct vf_op *op = job->what;
+    uint32_t width = ex->config->head_count * ex->config->head_dim;
+    for (uint32_t c = ex->n_primary + begin; c < ex->n_primary + end; c++)
+        couple_column(ex, ex->layers[op->layer].query_coupling, ex->q, width, width, c);
+}
+
+static void finish_query(const struct vf_executor *ex, const struct layer_weights *w,
+                         uint32_t column)
+{
+    const struct vf_config *c = ex->config;
+    uint32_t width = c->head_count * c->head_dim;
+    float *q = ex->q + (size_t)column * width;
+    if (w->q_bias)
+        ex->p.kernels->add(q, w->q_bias, width, q);
+    if (c->qk_norm != VF_QK_NORM_NONE)
+        norm_heads(ex, q, c->head_count, w->q_norm);
+    rotate_heads(ex, q, c->head_count, column);
+}
+
+static void finish_key_value(const struct vf_executor *ex, const struct layer_weights *w,
+                             uint32_t kv, uint32_t column)
+{
     const struct vf_config *c = ex->config;
     const struct vf_kernels *kernels = ex->p.kernels;
-    uint32_t q_width = c->head_count * c->head_dim, kv_width = c->kv_head_count * c->head_dim;
-    float *q = ex->q + (size_t)column * q_width;
-    if (j->w->q_bias)
-        kernels->add(q, j->w->q_bias, q_width, q);
+    uint32_t width = c->kv_head_count * c->head_dim;
+    float *k = ex->k + (size_t)column * width, *v = ex->v + (size_t)column * width;
+    if (w->k_bias)
+        kernels->add(k, w->k_bias, width, k);
+    if (w->v_bias)
+        kernels->add(v, w->v_bias, width, v);
     if (c->qk_norm != VF_QK_NORM_NONE)
-        norm_heads(ex, q, c->head_count, j->w->q_norm);
-    rotate_heads(ex, q, c->head_count, column);
-    if (column >= ex->n_primary)
-        return; /* keys and values are flow 0's */
-    float *k = ex->k + (size_t)column * kv_width, *v = ex->v + (size_t)column * kv_width;
-    if (j->w->k_bias)
-        kernels->add(k, j->w->k_bias, kv_width, k);
-    if (j->w->v_bias)
-        kernels->add(v, j->w->v_bias, kv_width, v);
-    if (c->qk_norm != VF_QK_NORM_NONE)
-        norm_heads(ex, k, c->kv_head_count, j->w->k_norm);
+        norm_heads(ex, k, c->kv_head_count, w->k_norm);
     rotate_heads(ex, k, c->kv_head_count, column);
     for (uint32_t h = 0; h < c->kv_head_count; h++) {
         float *value = v + (size_t)h * c->head_dim;
         if (c->v_norm)
             kernels->rmsnorm(value, NULL, 0.0f, c->norm_eps, c->head_dim, value);
-        vf_kv_cache_put(ex->kv, kernels, j->kv, ex->columns[column].sequence, h,
+        vf_kv_cache_put(ex->kv, kernels, kv, ex->columns[column].sequence, h,
                         ex->columns[column].position, k + (size_t)h * c->head_dim, value);
+    }
+}
+
+static void finish_projections(const struct region_job *job, uint32_t begin, uint32_t end,
+                               uint32_t thread)
+{
+    (void)thread;
+    struct vf_executor *ex = job->ctx;
+    const struct vf_op *op = job->what;
+    const struct layer_weights *w = &ex->layers[op->layer];
+    for (uint32_t column = begin; column < end; column++) {
+        finish_query(ex, w, column);
+        if (column < ex->n_primary) /* keys and values are flow 0's */
+            finish_key_value(ex, w, ex->kv_index[op->kv], column);
     }
 }
 
@@ -167,14 +182,32 @@ static struct key_range visible_keys(const struct vf_executor *ex, uint32_t laye
     return r;
 }
 
-struct score_job {
-    struct vf_executor *ex;
-    const struct vf_op *op;
-    uint32_t kv;
-    uint32_t first_column; /* of this batch of items */
-    uint32_t blocks;       /* items per (column, KV head); 1: one item does all blocks */
-    bool combine;
-};
+static uint32_t first_block(struct key_range keys)
+{
+    return keys.begin / VF_ATTN_BLOCK;
+}
+
+static uint32_t block_count(struct key_range keys)
+{
+    return (keys.end - 1) / VF_ATTN_BLOCK + 1 - first_block(keys);
+}
+
+/* Of any column of the step. */
+static uint32_t most_blocks(const struct vf_executor *ex, const struct vf_op *op)
+{
+    uint32_t most = 0;
+    for (uint32_t c = 0; c < ex->n_col; c++) {
+        uint32_t blocks = block_count(visible_keys(ex, op->layer, c));
+        most = blocks > most ? blocks : most;
+    }
+    return most;
+}
+
+/* Floats per column of ex->attn. */
+static uint32_t heads_stride(const struct vf_executor *ex)
+{
+    return (uint32_t)vf_round_up((uint64_t)ex->config->head_count * ex->config->head_dim, 32);
+}
 
 /* Results of block `slot` of an item: group maxima, group sums, then group x head_dim values. */
 static float *partial_slot(const struct vf_executor *ex, uint64_t item, uint32_t slot)
@@ -184,7 +217,7 @@ static float *partial_slot(const struct vf_executor *ex, uint64_t item, uint32_t
            (uint64_t)slot * group * (ex->config->head_dim + 2);
 }
 
-static void score_block(struct vf_executor *ex, const struct score_job *j, uint32_t column,
+static void score_block(const struct vf_executor *ex, const struct vf_op *op, uint32_t column,
                         uint32_t kv_head, struct key_range keys, uint32_t block, float *out)
 {
     const struct vf_config *c = ex->config;
@@ -205,24 +238,24 @@ static void score_block(struct vf_executor *ex, const struct score_job *j, uint3
         .out = out + 2 * group,
         .out_stride = c->head_dim,
     };
-    vf_kv_cache_block(ex->kv, j->kv, ex->columns[column].sequence, kv_head, block, &args.k,
-                      &args.v);
+    vf_kv_cache_block(ex->kv, ex->kv_index[op->kv], ex->columns[column].sequence, kv_head, block,
+                      &args.k, &args.v);
     ex->p.kernels->attention_block(&args);
 }
 
-static void combine_blocks(struct vf_executor *ex, uint64_t item, uint32_t blocks, uint32_t column,
-                           uint32_t kv_head)
+static void combine_blocks(const struct vf_executor *ex, uint64_t item, uint32_t blocks,
+                           uint32_t column, uint32_t kv_head)
 {
     const struct vf_config *c = ex->config;
     uint32_t group = c->head_count / c->kv_head_count, hd = c->head_dim;
-    uint32_t width = (uint32_t)vf_round_up((uint64_t)c->head_count * hd, 32);
     for (uint32_t g = 0; g < group; g++) {
         float max = -INFINITY, sum = 0.0f;
         for (uint32_t b = 0; b < blocks; b++) {
             float m = partial_slot(ex, item, b)[g];
             max = m > max || isnan(m) ? m : max;
         }
-        float *out = ex->attn + (size_t)column * width + ((size_t)kv_head * group + g) * hd;
+        float *out =
+            ex->attn + (size_t)column * heads_stride(ex) + ((size_t)kv_head * group + g) * hd;
         memset(out, 0, hd * sizeof *out);
         for (uint32_t b = 0; b < blocks; b++) {
             const float *slot = partial_slot(ex, item, b);
@@ -234,102 +267,108 @@ static void combine_blocks(struct vf_executor *ex, uint64_t item, uint32_t block
     }
 }
 
-/* All blocks of one column and KV head, in this thread's partial space. */
-static void score_whole(void *ctx, uint32_t item, uint32_t thread)
+/* Items (column, KV head), all blocks of each in this thread's partial space. */
+static void score_whole(const struct region_job *job, uint32_t begin, uint32_t end, uint32_t thread)
 {
-    struct score_job *j = ctx;
-    uint32_t heads = j->ex->config->kv_head_count;
-    uint32_t column = item / heads, kv_head = item % heads;
-    struct key_range keys = visible_keys(j->ex, j->op->layer, column);
-    uint32_t first = keys.begin / VF_ATTN_BLOCK, end = (keys.end - 1) / VF_ATTN_BLOCK + 1;
-    for (uint32_t b = first; b < end; b++)
-        score_block(j->ex, j, column, kv_head, keys, b, partial_slot(j->ex, thread, b - first));
-    combine_blocks(j->ex, thread, end - first, column, kv_head);
-}
-
-/* One block of one KV head of the column at hand; combined afterwards by combine_head. */
-static void score_one_block(void *ctx, uint32_t item, uint32_t thread)
-{
-    (void)thread;
-    struct score_job *j = ctx;
-    uint32_t kv_head = item / j->blocks, slot = item % j->blocks;
-    struct key_range keys = visible_keys(j->ex, j->op->layer, j->first_column);
-    score_block(j->ex, j, j->first_column, kv_head, keys, keys.begin / VF_ATTN_BLOCK + slot,
-                partial_slot(j->ex, kv_head, slot));
-}
-
-static void combine_head(void *ctx, uint32_t kv_head, uint32_t thread)
-{
-    (void)thread;
-    struct score_job *j = ctx;
-    combine_blocks(j->ex, kv_head, j->blocks, j->first_column, kv_head);
-}
-
-static uint64_t kv_bytes_read(const struct vf_executor *ex, struct key_range keys)
-{
-    return (uint64_t)(keys.end - keys.begin) * ex->config->head_dim * (ex->p.kv_f16 ? 4 : 8);
-}
-
-static void score(struct vf_executor *ex, const struct vf_op *op)
-{
-    const struct vf_config *c = ex->config;
-    struct score_job job = {.ex = ex, .op = op, .kv = ex->kv_index[op->kv]};
-    uint32_t threads = vf_pool_threads(ex->pool);
-    if (ex->n_col * c->kv_head_count >= 4 * threads || threads == 1) {
-        struct key_range keys = visible_keys(ex, op->layer, ex->n_primary - 1);
-        run_parallel(ex, score_whole, &job, ex->n_col * c->kv_head_count,
-                     kv_bytes_read(ex, keys) * ex->n_col * c->kv_head_count);
-        return;
-    }
-    for (uint32_t column = 0; column < ex->n_col; column++) {
+    struct vf_executor *ex = job->ctx;
+    const struct vf_op *op = job->what;
+    uint32_t heads = ex->config->kv_head_count;
+    for (uint32_t item = begin; item < end; item++) {
+        uint32_t column = item / heads, kv_head = item % heads;
         struct key_range keys = visible_keys(ex, op->layer, column);
-        job.first_column = column;
-        job.blocks = (keys.end - 1) / VF_ATTN_BLOCK + 1 - keys.begin / VF_ATTN_BLOCK;
-        uint64_t bytes = kv_bytes_read(ex, keys) * c->kv_head_count;
-        run_parallel(ex, score_one_block, &job, c->kv_head_count * job.blocks, bytes);
-        run_parallel(ex, combine_head, &job, c->kv_head_count,
-                     (uint64_t)c->head_count * c->head_dim * job.blocks * 4);
+        uint32_t first = first_block(keys), count = block_count(keys);
+        for (uint32_t b = 0; b < count; b++)
+            score_block(ex, op, column, kv_head, keys, first + b, partial_slot(ex, thread, b));
+        combine_blocks(ex, thread, count, column, kv_head);
     }
 }
 
-/* ---- output -------------------------------------------------------------------------------------
+/* Items (column, KV head, block), combined by combine_split. Columns with fewer blocks than
+ * another have empty items. */
+static void score_split(const struct region_job *job, uint32_t begin, uint32_t end, uint32_t thread)
+{
+    (void)thread;
+    struct vf_executor *ex = job->ctx;
+    const struct vf_op *op = job->what;
+    uint32_t heads = ex->config->kv_head_count, blocks = most_blocks(ex, op);
+    for (uint32_t item = begin; item < end; item++) {
+        uint32_t pair = item / blocks, slot = item % blocks;
+        struct key_range keys = visible_keys(ex, op->layer, pair / heads);
+        if (slot < block_count(keys))
+            score_block(ex, op, pair / heads, pair % heads, keys, first_block(keys) + slot,
+                        partial_slot(ex, pair, slot));
+    }
+}
+
+static void combine_split(const struct region_job *job, uint32_t begin, uint32_t end,
+                          uint32_t thread)
+{
+    (void)thread;
+    struct vf_executor *ex = job->ctx;
+    const struct vf_op *op = job->what;
+    uint32_t heads = ex->config->kv_head_count;
+    for (uint32_t pair = begin; pair < end; pair++)
+        combine_blocks(ex, pair, block_count(visible_keys(ex, op->layer, pair / heads)),
+                       pair / heads, pair % heads);
+}
+
+/* Too few items for the threads: blocks of keys are items of their own. */
+static bool splits_blocks(const struct vf_executor *ex)
+{
+    uint32_t threads = vf_pool_threads(ex->pool);
+    return threads > 1 &&
+           ex->n_col * ex->config->kv_head_count < VF_SPLIT_ITEMS_PER_THREAD * threads;
+}
+
+static void add_scores(struct vf_executor *ex, const struct vf_op *op)
+{
+    uint32_t pairs = ex->n_col * ex->config->kv_head_count, blocks = most_blocks(ex, op);
+    uint64_t block_bytes = (uint64_t)VF_ATTN_BLOCK * ex->config->head_dim * (ex->p.kv_f16 ? 4 : 8);
+    if (splits_blocks(ex))
+        add_loop(ex, op, score_split, pairs * blocks, block_bytes);
+    else
+        add_loop(ex, op, score_whole, pairs, block_bytes * blocks);
+}
+
+/* ---- the operation ----------------------------------------------------------------------------
  */
 
-static void project_out(struct vf_executor *ex, const struct layer_weights *w, float *out)
+enum vf_code attention_phase(struct vf_executor *ex, const struct vf_op *op, uint32_t phase,
+                             uint32_t *next, struct vf_err *err)
 {
-    const struct vf_config *c = ex->config;
-    uint32_t cols = c->head_count * c->head_dim;
-    struct vf_acts acts =
-        prepare_acts(ex, ex->attn, ex->n_col, cols, (uint32_t)vf_round_up(cols, 32), &ex->acts2);
-    struct matmul_job jobs[VF_FLOWS_MAX];
-    uint32_t n = 0;
-    if (!c->flow_specific_dense) {
-        jobs[n++] =
-            (struct matmul_job){.m = &w->o[0], .acts = acts, .y = out, .y_stride = ex->stride};
-    } else {
-        for (uint32_t j = 0; j < ex->flows; j++) {
-            uint32_t begin = ex->flow_begin[j], count = ex->flow_begin[j + 1] - begin;
-            if (count)
-                jobs[n++] = (struct matmul_job){.m = &w->o[j],
-                                                .acts = slice_acts(&acts, begin, count),
-                                                .y = out + (size_t)begin * ex->stride,
-                                                .y_stride = ex->stride};
-        }
-    }
-    run_matmuls(ex, jobs, n);
-}
-
-void op_attention(struct vf_executor *ex, const struct vf_op *op)
-{
+    (void)err;
     const struct vf_config *c = ex->config;
     const struct layer_weights *w = &ex->layers[op->layer];
-    const float *y = value_data(ex, vf_op_inputs(ex->p.program, op)[0]);
-    struct vf_acts acts = prepare_acts(ex, y, ex->n_col, c->hidden_size, ex->stride, &ex->acts);
-    project(ex, w, &acts);
-    couple_queries(ex, w);
-    struct head_job heads = {ex, w, ex->kv_index[op->kv]};
-    run_parallel(ex, column_heads, &heads, ex->n_col,
-                 (uint64_t)ex->n_col * (c->head_count + 2 * c->kv_head_count) * c->head_dim * 8);
-    score(ex, op);
-    project_out(ex, w, value_data(ex, op->out));
+    uint32_t width = c->head_count * c->head_dim;
+    switch (phase) {
+    case 0:
+        add_acts(ex, &ex->attention_acts, value_data(ex, vf_op_inputs(ex->p.program, op)[0]),
+                 ex->n_col, c->hidden_size, ex->stride);
+        break;
+    case 1:
+        add_projections(ex, w);
+        break;
+    case 2:
+        add_loop(ex, op, couple_queries, ex->n_col - ex->n_primary, 12ull * width);
+        break;
+    case 3:
+        add_loop(ex, op, finish_projections, ex->n_col,
+                 8ull * (width + 2ull * c->kv_head_count * c->head_dim));
+        break;
+    case 4:
+        add_scores(ex, op);
+        break;
+    case 5:
+        if (splits_blocks(ex))
+            add_loop(ex, op, combine_split, ex->n_col * c->kv_head_count,
+                     4ull * ex->partial_floats);
+        break;
+    case 6:
+        add_acts(ex, &ex->attention_acts, ex->attn, ex->n_col, width, heads_stride(ex));
+        break;
+    default:
+        add_flow_matmuls(ex, w->o, &ex->attention_acts.view, value_data(ex, op->out), ex->stride);
+        *next = PHASE_END;
+    }
+    return VF_OK;
 }

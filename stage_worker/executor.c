@@ -1,5 +1,5 @@
 /* Runs one worker's schedule step by step; the other rooms build what it runs on (schedule.c,
- * weights.c, scratch.c) and do the work (attention.c, ffn.c, experts.c, head.c, region.c).
+ * weights.c, scratch.c) and do the work (attention.c, ffn.c, experts.c, head.c, work.c).
  */
 #include "stage_worker/internal.h"
 
@@ -10,32 +10,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- small operations -------------------------------------------------------------------------
+#define HEAVY_KINDS 3u
+/* Of attention (a query matrix of each flow, keys, values) and dense (a matrix of each flow). */
+#define JOBS_BESIDE_EXPERTS (2u * VF_FLOWS_MAX + 8u)
+
+/* ---- light operations --------------------------------------------------------------------------
  */
 
-static void op_embed(struct vf_executor *ex, const struct vf_op *op)
+static void embed_column(const struct vf_executor *ex, const struct vf_op *op, uint32_t c)
 {
-    float *out = value_data(ex, op->out);
+    float *x = value_data(ex, op->out) + (size_t)c * ex->stride;
     uint32_t d = ex->config->hidden_size;
-    for (uint32_t c = 0; c < ex->n_col; c++) {
-        float *x = out + (size_t)c * ex->stride;
-        vf_tile_unpack_row(&ex->embed[ex->columns[c].flow], ex->columns[c].token, x);
-        if (ex->config->embedding_scale)
-            ex->p.kernels->scale(sqrtf((float)d), d, x);
-    }
+    vf_tile_unpack_row(&ex->embed[ex->columns[c].flow], ex->columns[c].token, x);
+    if (ex->config->embedding_scale)
+        ex->p.kernels->scale(sqrtf((float)d), d, x);
 }
 
-struct vector_job {
-    struct vf_executor *ex;
-    const struct vf_op *op;
-};
-
-static void norm_item(void *ctx, uint32_t c, uint32_t thread)
+static void norm_column(const struct vf_executor *ex, const struct vf_op *op, uint32_t c)
 {
-    (void)thread;
-    struct vector_job *j = ctx;
-    struct vf_executor *ex = j->ex;
-    const struct vf_op *op = j->op;
     const float *w = op->norm == VF_NORM_FINAL  ? ex->final_norm
                      : op->norm == VF_NORM_ATTN ? ex->layers[op->layer].attn_norm
                                                 : ex->layers[op->layer].ffn_norm;
@@ -45,12 +37,8 @@ static void norm_item(void *ctx, uint32_t c, uint32_t thread)
                            ex->config->hidden_size, value_data(ex, op->out) + at);
 }
 
-static void sum_item(void *ctx, uint32_t c, uint32_t thread)
+static void sum_column(const struct vf_executor *ex, const struct vf_op *op, uint32_t c)
 {
-    (void)thread;
-    struct vector_job *j = ctx;
-    struct vf_executor *ex = j->ex;
-    const struct vf_op *op = j->op;
     const vf_value *in = vf_op_inputs(ex->p.program, op);
     uint32_t d = ex->config->hidden_size;
     size_t at = (size_t)c * ex->stride;
@@ -62,42 +50,116 @@ static void sum_item(void *ctx, uint32_t c, uint32_t thread)
         ex->p.kernels->scale(op->scale, d, out);
 }
 
-static enum vf_code run_op(struct vf_executor *ex, const struct vf_op *op, struct vf_err *err)
+/* The operations of an ACTION_COLUMNS on one column after the other. */
+static void run_columns(const struct region_job *job, uint32_t begin, uint32_t end, uint32_t thread)
 {
-    struct vector_job job = {ex, op};
-    uint64_t vector_bytes = (uint64_t)ex->n_col * ex->stride * 4 * (op->in_count + 1);
-    switch (op->kind) {
-    case VF_OP_EMBED:
-        op_embed(ex, op);
-        return VF_OK;
-    case VF_OP_NORM:
-        run_parallel(ex, norm_item, &job, ex->n_col, vector_bytes);
-        return VF_OK;
-    case VF_OP_SUM:
-        run_parallel(ex, sum_item, &job, ex->n_col, vector_bytes);
-        return VF_OK;
-    case VF_OP_ATTENTION:
-        op_attention(ex, op);
-        return VF_OK;
-    case VF_OP_DENSE:
-        op_dense(ex, op);
-        return VF_OK;
-    case VF_OP_ROUTE:
-        op_route(ex, op);
-        return VF_OK;
-    case VF_OP_FETCH:
-        op_fetch(ex, op);
-        return VF_OK;
-    case VF_OP_EXPERTS:
-        return op_experts(ex, op, err);
-    case VF_OP_HEAD:
-        op_head(ex, op);
-        return VF_OK;
-    case VF_OP_KIND_COUNT:
-        break;
-    }
-    return vf_err_set(err, VF_ERR_INTERNAL, "operation kind %d", (int)op->kind);
+    (void)thread;
+    const struct vf_executor *ex = job->ctx;
+    const struct action *act = job->what;
+    for (uint32_t c = begin; c < end; c++)
+        for (uint32_t i = act->index; i < act->index + act->count; i++) {
+            const struct vf_op *op = &ex->p.program->ops[ex->order[i]];
+            if (op->kind == VF_OP_EMBED)
+                embed_column(ex, op, c);
+            else if (op->kind == VF_OP_NORM)
+                norm_column(ex, op, c);
+            else
+                sum_column(ex, op, c);
+        }
 }
+
+static void columns_action(struct vf_executor *ex, const struct action *act)
+{
+    uint64_t began = vf_now_ns();
+    region_add(&ex->region, (struct region_job){.run = run_columns,
+                                                .ctx = ex,
+                                                .what = act,
+                                                .item_count = ex->n_col,
+                                                .item_cost = 12ull * ex->stride * act->count});
+    run_region(ex);
+    uint64_t each = (vf_now_ns() - began) / act->count;
+    for (uint32_t i = act->index; i < act->index + act->count; i++)
+        ex->op_ns[ex->order[i]] += each;
+}
+
+static void light_action(struct vf_executor *ex, const struct action *act)
+{
+    const struct vf_op *op = &ex->p.program->ops[ex->order[act->index]];
+    uint64_t began = vf_now_ns();
+    if (op->kind == VF_OP_ROUTE)
+        op_route(ex, op);
+    else if (op->kind == VF_OP_FETCH)
+        op_fetch(ex, op);
+    else
+        op_head(ex, op);
+    ex->op_ns[ex->order[act->index]] += vf_now_ns() - began;
+}
+
+/* ---- heavy operations -------------------------------------------------------------------------
+ */
+
+/* A heavy operation under way. */
+struct task {
+    const struct vf_op *op;
+    phase_fn *phase_fn;
+    uint32_t phase;
+    uint64_t cost; /* of what it added to the region */
+    uint64_t *ns;
+};
+
+static struct task task_of(struct vf_executor *ex, uint32_t op_idx)
+{
+    const struct vf_op *op = &ex->p.program->ops[op_idx];
+    phase_fn *fn = op->kind == VF_OP_ATTENTION ? attention_phase
+                   : op->kind == VF_OP_DENSE   ? dense_phase
+                                               : experts_phase;
+    return (struct task){.op = op, .phase_fn = fn, .ns = &ex->op_ns[op_idx]};
+}
+
+/* Runs phases of a task until one has added jobs to the region or was the last. */
+static enum vf_code advance(struct vf_executor *ex, struct task *t, struct vf_err *err)
+{
+    uint64_t began = vf_now_ns(), cost = ex->region.cost;
+    uint32_t jobs = ex->region.count;
+    enum vf_code code = VF_OK;
+    while (code == VF_OK && t->phase != PHASE_END && ex->region.count == jobs) {
+        uint32_t next = t->phase + 1;
+        code = t->phase_fn(ex, t->op, t->phase, &next, err);
+        t->phase = next;
+    }
+    t->cost = ex->region.cost - cost;
+    *t->ns += vf_now_ns() - began;
+    return code;
+}
+
+/* Runs the operations of a stage side by side: each region has the next jobs of all. */
+static enum vf_code heavy_action(struct vf_executor *ex, const struct action *act,
+                                 struct vf_err *err)
+{
+    struct task tasks[HEAVY_KINDS];
+    VF_ASSERT(act->count <= HEAVY_KINDS);
+    for (uint32_t i = 0; i < act->count; i++)
+        tasks[i] = task_of(ex, ex->order[act->index + i]);
+    for (;;) {
+        for (uint32_t i = 0; i < act->count; i++) {
+            enum vf_code code = advance(ex, &tasks[i], err);
+            if (code != VF_OK) {
+                drop_region(ex);
+                return code;
+            }
+        }
+        if (ex->region.count == 0)
+            return VF_OK;
+        uint64_t began = vf_now_ns(), cost = vf_max_u64(ex->region.cost, 1);
+        run_region(ex);
+        double elapsed = (double)(vf_now_ns() - began);
+        for (uint32_t i = 0; i < act->count; i++)
+            *tasks[i].ns += (uint64_t)(elapsed * (double)tasks[i].cost / (double)cost);
+    }
+}
+
+/* ---- life: the KV cache -----------------------------------------------------------------------
+ */
 
 static enum vf_code create_kv(struct vf_executor *ex, struct vf_err *err)
 {
@@ -186,7 +248,7 @@ static enum vf_code receive(struct vf_executor *ex, uint32_t edge, uint64_t dead
     uint64_t began = vf_now_ns();
     enum vf_code code =
         vf_mailbox_take(ex->p.mailboxes, edge, ex->step_id, deadline_ns, &data, failed, err);
-    ex->stats.wait_ns += vf_now_ns() - began;
+    ex->stats.hop_ns += vf_now_ns() - began;
     if (code != VF_OK)
         return vf_err_prepend(err,
                               "stage worker %u waiting for %s from stage worker %u: ", ex->p.worker,
@@ -205,7 +267,7 @@ static enum vf_code send(struct vf_executor *ex, uint32_t edge, bool failed, uin
     float *data;
     uint64_t began = vf_now_ns();
     enum vf_code code = vf_mailbox_claim(ex->p.mailboxes, edge, deadline_ns, &data, err);
-    ex->stats.wait_ns += vf_now_ns() - began;
+    ex->stats.hop_ns += vf_now_ns() - began;
     if (code != VF_OK)
         return vf_err_prepend(err, "stage worker %u sending %s to stage worker %u: ", ex->p.worker,
                               ex->p.program->values[ex->p.placement->edges[edge].value].name,
@@ -238,17 +300,24 @@ static enum vf_code run_action(struct vf_executor *ex, struct action act, uint64
 {
     if (act.kind == ACTION_SEND)
         return send(ex, act.index, false, deadline_ns, err);
-    if (act.kind == ACTION_OP) {
-        uint64_t began = vf_now_ns();
-        enum vf_code code = run_op(ex, &ex->p.program->ops[act.index], err);
-        ex->op_ns[act.index] += vf_now_ns() - began;
-        return code;
-    }
+    if (act.kind == ACTION_HEAVY)
+        return heavy_action(ex, &act, err);
+    if (act.kind == ACTION_COLUMNS)
+        columns_action(ex, &act);
+    else if (act.kind == ACTION_OP)
+        light_action(ex, &act);
+    if (act.kind != ACTION_RECEIVE)
+        return VF_OK;
     enum vf_code code = receive(ex, act.index, deadline_ns, peer_failed, err);
     if (code == VF_OK && *peer_failed)
         code = vf_err_set(err, VF_ERR_PEER_LOST, "the step failed on stage worker %u",
                           ex->p.placement->edges[act.index].from);
     return code;
+}
+
+static uint64_t waits(const struct vf_executor *ex)
+{
+    return ex->region.barrier_ns + ex->stats.hop_ns + ex->stats.stall_ns;
 }
 
 enum vf_code vf_executor_run(struct vf_executor *ex, const struct vf_step *step,
@@ -261,18 +330,20 @@ enum vf_code vf_executor_run(struct vf_executor *ex, const struct vf_step *step,
     if (code != VF_OK)
         return code;
     uint64_t began = vf_now_ns();
-    uint64_t waited = ex->stats.wait_ns + ex->stats.stall_ns;
+    uint64_t waited = waits(ex), hops = ex->stats.hop_ns;
     set_step(ex, step, rows);
+    speculation_begin_step(ex);
     uint32_t a = 0;
     while (code == VF_OK && a < ex->action_count) {
         code = run_action(ex, ex->actions[a], deadline_ns, peer_failed, err);
         a++;
     }
-    waited = ex->stats.wait_ns + ex->stats.stall_ns - waited;
-    ex->stats.compute_ns += vf_now_ns() - began - waited;
-    if (code != VF_OK)
+    ex->stats.compute_ns += vf_now_ns() - began - (waits(ex) - waited);
+    if (code == VF_OK)
+        speculation_end_step(ex, vf_now_ns() - began - (ex->stats.hop_ns - hops));
+    else
         drain(ex, a, deadline_ns);
-    else if (ex->p.placement->head_worker == ex->p.worker)
+    if (code == VF_OK && ex->p.placement->head_worker == ex->p.worker)
         *row_count = ex->row_count;
     return code;
 }
@@ -290,7 +361,13 @@ enum vf_code vf_executor_create(const struct vf_executor_params *params, struct 
     ex->config = vf_model_file_config(params->file);
     ex->flows = ex->config->flow_count;
     ex->stride = (uint32_t)vf_round_up(ex->config->hidden_size, 32);
+    uint32_t jobs = ex->config->expert_count + JOBS_BESIDE_EXPERTS;
     enum vf_code code = vf_pool_create(params->threads, &ex->pool, err);
+    if (code == VF_OK)
+        code = region_init(&ex->region, ex->pool, jobs, err);
+    ex->matmuls = calloc(jobs, sizeof *ex->matmuls);
+    if (code == VF_OK && !ex->matmuls)
+        code = vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for an executor");
     if (code == VF_OK)
         code = schedule_build(ex, err);
     if (code == VF_OK)
@@ -299,6 +376,8 @@ enum vf_code vf_executor_create(const struct vf_executor_params *params, struct 
         code = create_kv(ex, err);
     if (code == VF_OK)
         code = scratch_alloc(ex, err);
+    if (code == VF_OK)
+        code = speculation_create(ex, err);
     if (code != VF_OK) {
         vf_executor_destroy(ex);
         return code;
@@ -313,11 +392,16 @@ void vf_executor_destroy(struct vf_executor *ex)
     if (!ex)
         return;
     vf_pool_destroy(ex->pool);
+    region_deinit(&ex->region);
+    free(ex->matmuls);
     scratch_free(ex);
+    speculation_destroy(ex);
     vf_kv_cache_destroy(ex->kv);
     free(ex->value_buffer);
     free(ex->layers);
     free(ex->kv_index);
+    free(ex->order);
+    free(ex->slot);
     free(ex->actions);
     free(ex->op_ns);
     free(ex);
@@ -336,4 +420,5 @@ const uint64_t *vf_executor_op_ns(const struct vf_executor *ex)
 void vf_executor_stats(const struct vf_executor *ex, struct vf_executor_stats *out)
 {
     *out = ex->stats;
+    out->barrier_ns = ex->region.barrier_ns;
 }

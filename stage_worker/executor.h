@@ -12,6 +12,8 @@
 #include "common/kernels/kernels.h"
 #include "common/mailbox.h"
 #include "common/model/placement.h"
+#include "common/model/stages.h"
+#include "stage_worker/speculation_gate.h"
 
 struct vf_column { /* one token position of one flow */
     uint32_t token;
@@ -37,17 +39,39 @@ struct vf_executor_params {
     const struct vf_placement *placement;
     uint32_t worker; /* which part of the placement */
     const struct vf_kernels *kernels;
-    bool q8;     /* activations quantised to int8; else f32 */
-    bool kv_f16; /* keys and values stored as f16; else f32 */
-    bool sync;   /* wait for experts at FETCH instead of at EXPERTS */
+    bool q8;                           /* activations quantised to int8; else f32 */
+    bool kv_f16;                       /* keys and values stored as f16; else f32 */
+    enum vf_experts_when experts_when; /* the same for all workers of a placement */
     uint32_t context, sequences, columns_max, rows_max;
     uint32_t threads;
     struct vf_expert_source *experts; /* NULL for a model without experts */
     struct vf_mailboxes *mailboxes;   /* NULL with one worker */
+    enum vf_speculate speculate;      /* order guesses of the next layers' experts */
 };
 
-struct vf_executor_stats { /* totals since create */
-    uint64_t compute_ns, wait_ns, stall_ns, weight_bytes;
+/* Totals since create. Together the times are all that vf_executor_run took. */
+struct vf_executor_stats {
+    uint64_t compute_ns; /* the calling thread at work */
+    uint64_t barrier_ns; /* it waited at the end of parallel regions for the pool's threads */
+    uint64_t hop_ns;     /* ... for values of other workers */
+    uint64_t stall_ns;   /* ... for experts */
+    uint64_t weight_bytes;
+};
+
+/* Guesses of speculative prefetch, in (column-shared) experts. */
+struct vf_guess_counts {
+    uint64_t guessed; /* for layers that then chose their experts */
+    uint64_t right;   /* of these, chosen: right / guessed is the precision */
+    uint64_t chosen;  /* by these layers: right / chosen is the recall */
+};
+#define VF_SPECULATE_REACH 2u /* layers ahead */
+struct vf_speculation_stats {
+    struct vf_guess_counts ahead[VF_SPECULATE_REACH]; /* [i]: i + 1 layers ahead */
+    uint64_t steps, steps_speculated; /* of few enough columns; of these, with guesses */
+    uint64_t guess_ns;                /* spent on guessing, part of the compute time */
+    uint64_t probes;                  /* comparisons of steps with and without it that ended */
+    double gain;                      /* of the last one: share of a step's time that was saved */
+    bool on;                          /* the next step guesses */
 };
 
 struct vf_executor;
@@ -71,11 +95,15 @@ enum vf_code vf_executor_run(struct vf_executor *ex, const struct vf_step *step,
                              uint64_t deadline_ns, float *rows, uint32_t *row_count,
                              bool *peer_failed, struct vf_err *err);
 
-/* Time spent in each operation of the program since create; [op_count], zeros for others' ones. */
+/* Time spent in each operation of the program since create; [op_count], zeros for others' ones.
+ * What operations spend in one parallel region is divided by what they move. */
 const uint64_t *vf_executor_op_ns(const struct vf_executor *ex);
 uint64_t vf_executor_weight_bytes(const struct vf_executor *ex); /* mapped for its operations */
 uint64_t vf_executor_kv_bytes(const struct vf_executor *ex);
 void vf_executor_stats(const struct vf_executor *ex, struct vf_executor_stats *out);
+/* Whether there is anything to guess and it may be; without it, all the figures are zeros. */
+bool vf_executor_speculates(const struct vf_executor *ex);
+void vf_executor_speculation(const struct vf_executor *ex, struct vf_speculation_stats *out);
 /* Checks the stored checksum of every matrix and vector this worker reads (not the experts'). */
 enum vf_code vf_executor_verify(const struct vf_executor *ex, struct vf_err *err);
 

@@ -15,8 +15,7 @@
 /* ---- routing ------------------------------------------------------------------------------------
  */
 
-/* The k largest logits, best first, ties to the lower index; NaN counts as the smallest. */
-static void select_top_k(const float *logits, uint32_t n, uint32_t k, uint32_t *chosen)
+void select_top_k(const float *logits, uint32_t n, uint32_t k, uint32_t *chosen)
 {
     float best[VF_EXPERTS_TOP_MAX];
     uint32_t count = 0;
@@ -49,21 +48,16 @@ static void weigh(const struct vf_executor *ex, const float *logits, const uint3
         weights[i] = vf_expf(weights[i] - max) / sum;
 }
 
-void op_route(struct vf_executor *ex, const struct vf_op *op)
+static void choose_experts(const struct region_job *job, uint32_t begin, uint32_t end,
+                           uint32_t thread)
 {
+    (void)thread;
+    const struct vf_executor *ex = job->ctx;
+    const struct vf_op *op = job->what;
     const struct vf_config *c = ex->config;
     struct route *r = value_route(ex, op->out);
     uint32_t stride = top_k_max(c);
-    struct matmul_job job = {.m = &ex->layers[op->layer].router,
-                             .acts = {.x = value_data(ex, vf_op_inputs(ex->p.program, op)[0]),
-                                      .n_col = ex->n_col,
-                                      .cols = c->hidden_size,
-                                      .stride = ex->stride},
-                             .y = ex->router_logits,
-                             .y_stride = c->expert_count,
-                             .exact_f32 = true};
-    run_matmuls(ex, &job, 1);
-    for (uint32_t col = 0; col < ex->n_col; col++) {
+    for (uint32_t col = begin; col < end; col++) {
         const struct vf_column *column = &ex->columns[col];
         bool replay = column->flow > 0 && c->flow_router == VF_ROUTER_REPLAY;
         const float *own = ex->router_logits + (size_t)col * c->expert_count;
@@ -74,6 +68,25 @@ void op_route(struct vf_executor *ex, const struct vf_op *op)
         weigh(ex, own, r->experts + (size_t)col * stride, r->counts[col],
               r->weights + (size_t)col * stride);
     }
+}
+
+/* Light: a small matrix, and what it decides is wanted as soon as possible. */
+void op_route(struct vf_executor *ex, const struct vf_op *op)
+{
+    const struct vf_config *c = ex->config;
+    struct matmul mm = {.m = ex->layers[op->layer].router,
+                        .acts = {.x = value_data(ex, vf_op_inputs(ex->p.program, op)[0]),
+                                 .n_col = ex->n_col,
+                                 .cols = c->hidden_size,
+                                 .stride = ex->stride},
+                        .y = ex->router_logits,
+                        .y_stride = c->expert_count,
+                        .exact_f32 = true};
+    add_matmul(ex, &mm);
+    run_region(ex);
+    /* Each expert's logit is looked at a few times. */
+    add_loop(ex, op, choose_experts, ex->n_col, 16ull * c->expert_count);
+    run_region(ex);
 }
 
 /* Distinct experts of all columns in order of first choice into ex->union_experts;
@@ -98,8 +111,7 @@ static void forget_experts(struct vf_executor *ex, uint32_t n)
         ex->expert_seen[ex->union_experts[i]] = 0;
 }
 
-/* Orders by when their consumer runs; a later step's orders rank behind. */
-static uint64_t deadline_rank(const struct vf_executor *ex, const struct vf_op *op)
+uint64_t deadline_rank(const struct vf_executor *ex, const struct vf_op *op)
 {
     return ex->step_id * (ex->p.program->effective_layers + 1ull) + op->due_layer;
 }
@@ -111,7 +123,9 @@ void op_fetch(struct vf_executor *ex, const struct vf_op *op)
     for (uint32_t i = 0; i < n; i++)
         ex->refs[i] = (struct vf_expert_ref){op->layer, ex->union_experts[i]};
     forget_experts(ex, n);
-    ex->p.experts->ops->fetch(ex->p.experts, ex->refs, n, deadline_rank(ex, op));
+    ex->p.experts->ops->fetch(ex->p.experts, ex->refs, n, deadline_rank(ex, op),
+                              VF_FETCH_SCHEDULED);
+    speculation_after_fetch(ex, op, n);
 }
 
 /* ---- pairs --------------------------------------------------------------------------------------
@@ -140,210 +154,223 @@ static void build_pairs(struct vf_executor *ex, const struct route *r, uint32_t 
     ex->pair_begin[0] = 0;
 }
 
-/* The input columns of one expert: in place when there is just one, else gathered. */
-static struct vf_acts expert_input(struct vf_executor *ex, const struct vf_acts *acts, uint32_t idx)
+/* ---- phases of the experts operation ------------------------------------------------------------
+ */
+
+static uint32_t hidden_stride(const struct vf_executor *ex)
 {
-    uint32_t begin = ex->pair_begin[idx], n = ex->pair_begin[idx + 1] - begin;
-    if (n == 1)
-        return slice_acts(acts, ex->pair_column[begin], 1);
-    struct acts_space *space = &ex->pair_acts;
-    uint32_t groups = acts->stride / 32;
-    for (uint32_t i = begin; i < begin + n; i++) {
-        size_t from = ex->pair_column[i];
-        memcpy(ex->pair_in + (size_t)i * acts->stride, acts->x + from * acts->stride,
-               acts->stride * sizeof(float));
-        if (!acts->q)
-            continue;
-        memcpy(space->q + (size_t)i * acts->stride, acts->q + from * acts->stride, acts->stride);
-        memcpy(space->scale + (size_t)i * groups, acts->scale + from * groups,
-               groups * sizeof(float));
-        memcpy(space->sum + (size_t)i * groups, acts->sum + from * groups,
-               groups * sizeof(int32_t));
-    }
-    struct vf_acts all = {.x = ex->pair_in, .cols = acts->cols, .stride = acts->stride};
-    if (acts->q) {
-        all.q = space->q;
-        all.scale = space->scale;
-        all.sum = space->sum;
-    }
-    return slice_acts(&all, begin, n);
+    return (uint32_t)vf_round_up(ex->config->expert_ffn_size, 32);
 }
 
-/* ---- computing what has arrived
- * -------------------------------------------------------------------- */
-
-static void finish_pair_hidden(struct vf_executor *ex, const struct matmul_job *job,
-                               uint32_t row_begin, uint32_t row_end)
+static uint32_t pairs_of(const struct vf_executor *ex, uint32_t expert)
 {
-    for (uint32_t c = 0; c < job->acts.n_col; c++) {
-        float *gate = job->y + (size_t)c * job->y_stride + row_begin;
-        ex->p.kernels->act_mul(ex->config->activation, gate,
-                               job->y2 + (size_t)c * job->y_stride + row_begin, row_end - row_begin,
-                               gate);
-    }
+    return ex->pair_begin[expert + 1] - ex->pair_begin[expert];
 }
 
-/* bm_j * H_0 for an expert that flow 0 chose at the same position. */
-static void couple_hidden(struct vf_executor *ex, const struct layer_weights *w, uint32_t idx,
-                          uint32_t wide)
+static void list_experts(struct vf_executor *ex, const struct vf_op *op)
 {
-    for (uint32_t i = ex->pair_begin[idx]; i < ex->pair_begin[idx + 1]; i++) {
-        const struct vf_column *column = &ex->columns[ex->pair_column[i]];
-        if (column->flow == 0 || !w->moe_hidden_coupling[column->flow])
-            continue;
-        for (uint32_t k = ex->pair_begin[idx]; k < ex->pair_begin[idx + 1]; k++)
-            if (ex->pair_column[k] == column->primary)
-                ex->p.kernels->mul_add(
-                    w->moe_hidden_coupling[column->flow], ex->pair_hidden + (size_t)k * wide,
-                    ex->config->expert_ffn_size, ex->pair_hidden + (size_t)i * wide);
-    }
-}
-
-struct pair_quantize {
-    struct vf_executor *ex;
-    const uint32_t *indices; /* of the experts at hand */
-    uint32_t wide;
-};
-
-static void quantize_expert(void *ctx, uint32_t item, uint32_t thread)
-{
-    (void)thread;
-    struct pair_quantize *j = ctx;
-    struct vf_executor *ex = j->ex;
-    uint32_t idx = j->indices[item];
-    for (size_t i = ex->pair_begin[idx]; i < ex->pair_begin[idx + 1]; i++)
-        ex->p.kernels->quantize_q8(
-            ex->pair_hidden + i * j->wide, j->wide, ex->pair_acts2.q + i * j->wide,
-            ex->pair_acts2.scale + i * (j->wide / 32), ex->pair_acts2.sum + i * (j->wide / 32));
-}
-
-/* Runs the experts union_experts[indices[0..n)], whose records are data[0..n). */
-static void run_experts(struct vf_executor *ex, const struct vf_op *op, const struct vf_acts *acts,
-                        const uint32_t *indices, const uint8_t *const *data, uint32_t n)
-{
-    const struct layer_weights *w = &ex->layers[op->layer];
-    uint32_t wide = (uint32_t)vf_round_up(ex->config->expert_ffn_size, 32), pairs = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t begin = ex->pair_begin[indices[i]];
-        struct expert_view *view = &ex->expert_views[i];
-        vf_expert_matrices(ex->p.file, data[i], &view->gate, &view->up, &view->down);
-        ex->expert_jobs[i] = (struct matmul_job){.m = &view->gate,
-                                                 .acts = expert_input(ex, acts, indices[i]),
-                                                 .y = ex->pair_hidden + (size_t)begin * wide,
-                                                 .y_stride = wide,
-                                                 .m2 = view->up,
-                                                 .y2 = ex->pair_up + (size_t)begin * wide,
-                                                 .finish = finish_pair_hidden};
-        pairs += ex->pair_begin[indices[i] + 1] - begin;
-    }
-    run_matmuls(ex, ex->expert_jobs, n);
-    for (uint32_t i = 0; i < n && ex->n_col > ex->n_primary; i++)
-        couple_hidden(ex, w, indices[i], wide);
-
-    struct vf_acts hidden = {
-        .x = ex->pair_hidden, .cols = ex->config->expert_ffn_size, .stride = wide};
-    if (ex->p.q8) {
-        struct pair_quantize q = {ex, indices, wide};
-        run_parallel(ex, quantize_expert, &q, n, (uint64_t)pairs * wide * 4);
-        hidden.q = ex->pair_acts2.q;
-        hidden.scale = ex->pair_acts2.scale;
-        hidden.sum = ex->pair_acts2.sum;
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t begin = ex->pair_begin[indices[i]];
-        ex->expert_jobs[i] = (struct matmul_job){
-            .m = &ex->expert_views[i].down,
-            .acts = slice_acts(&hidden, begin, ex->pair_begin[indices[i] + 1] - begin),
-            .y = ex->pair_out + (size_t)begin * ex->stride,
-            .y_stride = ex->stride};
-    }
-    run_matmuls(ex, ex->expert_jobs, n);
-}
-
-/* Takes and runs whatever of the outstanding experts is ready, until none is left. */
-static enum vf_code take_experts(struct vf_executor *ex, const struct vf_op *op,
-                                 const struct vf_acts *acts, uint32_t distinct, struct vf_err *err)
-{
-    struct vf_expert_source *source = ex->p.experts;
-    uint32_t left = distinct;
+    const struct route *r = value_route(ex, vf_op_inputs(ex->p.program, op)[1]);
+    uint32_t distinct = collect_experts(ex, r);
+    build_pairs(ex, r, distinct);
+    forget_experts(ex, distinct);
+    ex->distinct_count = ex->outstanding_count = distinct;
     for (uint32_t i = 0; i < distinct; i++) {
         ex->refs[i] = (struct vf_expert_ref){op->layer, ex->union_experts[i]};
         ex->outstanding[i] = i;
     }
-    while (left > 0) {
-        uint64_t began = vf_now_ns();
-        enum vf_code code =
-            source->ops->acquire(source, ex->refs, left, deadline_rank(ex, op), ex->got, err);
-        ex->stats.stall_ns += vf_now_ns() - began;
-        if (code != VF_OK)
-            return code;
-        uint32_t ready = 0, rest = 0;
-        for (uint32_t i = 0; i < left; i++)
-            if (ex->got[i]) {
-                ex->ready[ready] = ex->outstanding[i];
-                ex->ready_data[ready++] = ex->got[i];
-            }
-        run_experts(ex, op, acts, ex->ready, ex->ready_data, ready);
-        source->ops->release(source, ex->refs, left, ex->got);
-        for (uint32_t i = 0; i < left; i++)
-            if (!ex->got[i]) {
-                ex->outstanding[rest] = ex->outstanding[i];
-                ex->refs[rest++] = ex->refs[i];
-            }
-        left = rest;
+}
+
+/* Takes whatever of the outstanding experts is ready, waiting if nothing is. */
+static enum vf_code take_experts(struct vf_executor *ex, const struct vf_op *op, struct vf_err *err)
+{
+    struct vf_expert_source *source = ex->p.experts;
+    uint64_t began = vf_now_ns();
+    enum vf_code code = source->ops->acquire(source, ex->refs, ex->outstanding_count,
+                                             deadline_rank(ex, op), ex->got, err);
+    ex->stats.stall_ns += vf_now_ns() - began;
+    if (code != VF_OK)
+        return code;
+    ex->ready_count = 0;
+    for (uint32_t i = 0; i < ex->outstanding_count; i++) {
+        if (!ex->got[i])
+            continue;
+        struct expert_view *view = &ex->expert_views[ex->ready_count];
+        vf_expert_matrices(ex->p.file, ex->got[i], &view->gate, &view->up, &view->down);
+        ex->ready[ex->ready_count++] = ex->outstanding[i];
     }
     return VF_OK;
 }
 
-/* ---- adding up
- * ------------------------------------------------------------------------------------- */
+static void release_experts(struct vf_executor *ex)
+{
+    struct vf_expert_source *source = ex->p.experts;
+    source->ops->release(source, ex->refs, ex->outstanding_count, ex->got);
+    uint32_t rest = 0;
+    for (uint32_t i = 0; i < ex->outstanding_count; i++)
+        if (!ex->got[i]) {
+            ex->outstanding[rest] = ex->outstanding[i];
+            ex->refs[rest++] = ex->refs[i];
+        }
+    ex->outstanding_count = rest;
+}
 
-struct add_job {
-    struct vf_executor *ex;
-    const struct route *route;
-    float *out;
-};
-
-static void add_ranks(void *ctx, uint32_t col, uint32_t thread)
+/* Puts the columns of each ready expert side by side; a single one is read where it is. */
+static void gather_columns(const struct region_job *job, uint32_t begin, uint32_t end,
+                           uint32_t thread)
 {
     (void)thread;
-    struct add_job *j = ctx;
-    struct vf_executor *ex = j->ex;
+    const struct vf_executor *ex = job->ctx;
+    const struct vf_acts *from = &ex->expert_acts.view;
+    const struct acts *to = &ex->pair_acts;
+    for (uint32_t r = begin; r < end; r++) {
+        uint32_t first = ex->pair_begin[ex->ready[r]], n = pairs_of(ex, ex->ready[r]);
+        for (size_t i = first; n > 1 && i < first + n; i++) {
+            size_t at = (size_t)ex->pair_column[i] * from->stride, put = i * from->stride;
+            memcpy(ex->pair_in + put, from->x + at, from->stride * sizeof(float));
+            if (!from->q)
+                continue;
+            memcpy(to->q + put, from->q + at, from->stride);
+            memcpy(to->scale + put / 32, from->scale + at / 32, from->stride / 32 * sizeof(float));
+            memcpy(to->sum + put / 32, from->sum + at / 32, from->stride / 32 * sizeof(int32_t));
+        }
+    }
+}
+
+static void add_gather(struct vf_executor *ex, const struct vf_op *op)
+{
+    uint32_t pairs = 0;
+    for (uint32_t r = 0; r < ex->ready_count; r++) {
+        uint32_t n = pairs_of(ex, ex->ready[r]);
+        pairs += n > 1 ? n : 0;
+    }
+    if (pairs)
+        add_loop(ex, op, gather_columns, ex->ready_count,
+                 vf_div_up(10ull * ex->stride * pairs, ex->ready_count));
+}
+
+/* act(gate) * up, bm_j * H_0 for an expert that flow 0 chose at the same position, and quantised:
+ * on the rows just computed. */
+static void finish_hidden(struct vf_executor *ex, const struct matmul *mm, uint32_t row_begin,
+                          uint32_t row_end)
+{
+    uint32_t n = row_end - row_begin;
+    for (uint32_t c = 0; c < mm->acts.n_col; c++) {
+        float *gate = mm->y + c * mm->y_stride + row_begin;
+        ex->p.kernels->act_mul(ex->config->activation, gate, mm->y2 + c * mm->y_stride + row_begin,
+                               n, gate);
+    }
+    const struct layer_weights *w = &ex->layers[mm->layer];
+    const uint32_t *columns = ex->pair_column + mm->index;
+    for (uint32_t c = 0; ex->n_col > ex->n_primary && c < mm->acts.n_col; c++) {
+        const struct vf_column *column = &ex->columns[columns[c]];
+        const float *coupling = w->moe_hidden_coupling[column->flow];
+        for (uint32_t k = 0; column->flow > 0 && coupling && k < mm->acts.n_col; k++)
+            if (columns[k] == column->primary)
+                ex->p.kernels->mul_add(coupling + row_begin, mm->y + k * mm->y_stride + row_begin,
+                                       n, mm->y + c * mm->y_stride + row_begin);
+    }
+    for (uint32_t c = 0; ex->p.q8 && c < mm->acts.n_col; c++)
+        quantize_part(ex, &ex->pair_hidden_acts, mm->index + c, row_begin, row_end);
+}
+
+static void add_hidden(struct vf_executor *ex, const struct vf_op *op)
+{
+    uint32_t width = hidden_stride(ex);
+    for (uint32_t r = 0; r < ex->ready_count; r++) {
+        uint32_t first = ex->pair_begin[ex->ready[r]], n = pairs_of(ex, ex->ready[r]);
+        const struct expert_view *view = &ex->expert_views[r];
+        struct matmul mm = {
+            .m = view->gate,
+            .acts = n == 1 ? slice_acts(&ex->expert_acts.view, ex->pair_column[first], 1)
+                           : slice_acts(&ex->pair_acts.view, first, n),
+            .y = ex->pair_hidden + (size_t)first * width,
+            .y_stride = width,
+            .m2 = view->up,
+            .y2 = ex->pair_up + (size_t)first * width,
+            .finish = finish_hidden,
+            .layer = op->layer,
+            .index = first};
+        add_matmul(ex, &mm);
+    }
+}
+
+static void add_down(struct vf_executor *ex)
+{
+    for (uint32_t r = 0; r < ex->ready_count; r++) {
+        uint32_t first = ex->pair_begin[ex->ready[r]];
+        struct matmul mm = {
+            .m = ex->expert_views[r].down,
+            .acts = slice_acts(&ex->pair_hidden_acts.view, first, pairs_of(ex, ex->ready[r])),
+            .y = ex->pair_out + (size_t)first * ex->stride,
+            .y_stride = ex->stride};
+        add_matmul(ex, &mm);
+    }
+}
+
+static void add_ranks(const struct region_job *job, uint32_t begin, uint32_t end, uint32_t thread)
+{
+    (void)thread;
+    const struct vf_executor *ex = job->ctx;
+    const struct vf_op *op = job->what;
+    const struct route *r = value_route(ex, vf_op_inputs(ex->p.program, op)[1]);
     uint32_t stride = top_k_max(ex->config), d = ex->config->hidden_size;
-    float *out = j->out + (size_t)col * ex->stride;
-    memset(out, 0, d * sizeof *out);
-    for (uint32_t i = 0; i < j->route->counts[col]; i++) {
-        size_t at = (size_t)col * stride + i;
-        ex->p.kernels->axpy(j->route->weights[at],
-                            ex->pair_out + (size_t)ex->pair_rank[at] * ex->stride, d, out);
+    for (uint32_t col = begin; col < end; col++) {
+        float *out = value_data(ex, op->out) + (size_t)col * ex->stride;
+        memset(out, 0, d * sizeof *out);
+        for (uint32_t i = 0; i < r->counts[col]; i++) {
+            size_t at = (size_t)col * stride + i;
+            ex->p.kernels->axpy(r->weights[at],
+                                ex->pair_out + (size_t)ex->pair_rank[at] * ex->stride, d, out);
+        }
     }
 }
 
-static void couple_output(struct vf_executor *ex, const struct layer_weights *w, float *out)
+static void couple_output(const struct region_job *job, uint32_t begin, uint32_t end,
+                          uint32_t thread)
 {
-    for (uint32_t c = ex->n_primary; c < ex->n_col; c++) {
-        const float *coupling = w->moe_output_coupling[ex->columns[c].flow];
-        if (coupling)
-            ex->p.kernels->mul_add(coupling, out + (size_t)ex->columns[c].primary * ex->stride,
-                                   ex->config->hidden_size, out + (size_t)c * ex->stride);
-    }
+    (void)thread;
+    const struct vf_executor *ex = job->ctx;
+    const struct vf_op *op = job->what;
+    for (uint32_t c = begin; c < end; c++)
+        couple_column(ex, ex->layers[op->layer].moe_output_coupling, value_data(ex, op->out),
+                      ex->config->hidden_size, ex->stride, ex->n_primary + c);
 }
 
-enum vf_code op_experts(struct vf_executor *ex, const struct vf_op *op, struct vf_err *err)
+enum vf_code experts_phase(struct vf_executor *ex, const struct vf_op *op, uint32_t phase,
+                           uint32_t *next, struct vf_err *err)
 {
-    const vf_value *in = vf_op_inputs(ex->p.program, op);
-    const struct route *r = value_route(ex, in[1]);
-    struct vf_acts acts = prepare_acts(ex, value_data(ex, in[0]), ex->n_col,
-                                       ex->config->hidden_size, ex->stride, &ex->acts);
-    uint32_t distinct = collect_experts(ex, r);
-    build_pairs(ex, r, distinct);
-    forget_experts(ex, distinct);
-    enum vf_code code = take_experts(ex, op, &acts, distinct, err);
-    if (code != VF_OK)
-        return code;
-    struct add_job add = {ex, r, value_data(ex, op->out)};
-    run_parallel(ex, add_ranks, &add, ex->n_col,
-                 (uint64_t)ex->n_col * ex->stride * 4 * (top_k_max(ex->config) + 1));
-    couple_output(ex, &ex->layers[op->layer], add.out);
+    enum { INPUT, TAKE, GATHER, HIDDEN, DOWN, RELEASE, ADD, COUPLE };
+    const struct vf_config *c = ex->config;
+    switch (phase) {
+    case INPUT:
+        add_acts(ex, &ex->expert_acts, value_data(ex, vf_op_inputs(ex->p.program, op)[0]),
+                 ex->n_col, c->hidden_size, ex->stride);
+        list_experts(ex, op);
+        break;
+    case TAKE:
+        return take_experts(ex, op, err);
+    case GATHER:
+        view_acts(ex, &ex->pair_acts, ex->pair_in, 0, c->hidden_size, ex->stride);
+        add_gather(ex, op);
+        break;
+    case HIDDEN:
+        view_acts(ex, &ex->pair_hidden_acts, ex->pair_hidden, 0, c->expert_ffn_size,
+                  hidden_stride(ex));
+        add_hidden(ex, op);
+        break;
+    case DOWN:
+        add_down(ex);
+        break;
+    case RELEASE:
+        release_experts(ex);
+        *next = ex->outstanding_count ? TAKE : ADD;
+        break;
+    case ADD:
+        add_loop(ex, op, add_ranks, ex->n_col, 4ull * ex->stride * (top_k_max(c) + 1));
+        break;
+    default:
+        add_loop(ex, op, couple_output, ex->n_col - ex->n_primary, 12ull * c->hidden_size);
+        *next = PHASE_END;
+    }
     return VF_OK;
 }

@@ -13,7 +13,7 @@
 #define VOCAB_CHUNK 4096u
 #define CHUNKS_MAX  64u /* larger vocabularies take larger chunks, still at fixed positions */
 
-struct head_job {
+struct readout {
     struct vf_executor *ex;
     uint32_t chunk, chunks;
     uint32_t row;
@@ -24,21 +24,19 @@ struct head_job {
     uint32_t flows;
 };
 
-static float *logits_of(const struct head_job *j, uint32_t flow)
+static float *logits_of(const struct readout *j, uint32_t flow)
 {
     return j->ex->head_out + ((size_t)j->row * j->flows + flow) * j->ex->config->vocab_size;
 }
 
-static uint32_t chunk_length(const struct head_job *j, uint32_t chunk)
+static uint32_t chunk_length(const struct readout *j, uint32_t chunk)
 {
     uint32_t begin = chunk * j->chunk, v = j->ex->config->vocab_size;
     return v - begin < j->chunk ? v - begin : j->chunk;
 }
 
-static void chunk_max(void *ctx, uint32_t item, uint32_t thread)
+static void chunk_max(struct readout *j, uint32_t item)
 {
-    (void)thread;
-    struct head_job *j = ctx;
     uint32_t chunk = item % j->chunks, flow = item / j->chunks, n = chunk_length(j, chunk);
     float *z = logits_of(j, flow) + (size_t)chunk * j->chunk;
     if (j->ex->config->final_softcap > 0.0f)
@@ -46,22 +44,20 @@ static void chunk_max(void *ctx, uint32_t item, uint32_t thread)
     j->max[flow][chunk] = j->ex->p.kernels->max(z, n);
 }
 
-static void chunk_sum(void *ctx, uint32_t item, uint32_t thread)
+static void chunk_sum(struct readout *j, uint32_t item)
 {
-    (void)thread;
-    struct head_job *j = ctx;
     uint32_t chunk = item % j->chunks, flow = item / j->chunks;
     j->sum[flow][chunk] = j->ex->p.kernels->exp_sum(logits_of(j, flow) + (size_t)chunk * j->chunk,
                                                     j->row_max[flow], chunk_length(j, chunk), NULL);
 }
 
-static float log_p(const struct head_job *j, uint32_t flow, uint32_t v)
+static float log_p(const struct readout *j, uint32_t flow, uint32_t v)
 {
     return (logits_of(j, flow)[v] - j->row_max[flow]) - j->log_sum[flow];
 }
 
 /* log q: the mean of the auxiliary flows' probabilities. */
-static float log_q(const struct head_job *j, uint32_t v)
+static float log_q(const struct readout *j, uint32_t v)
 {
     if (j->flows == 2)
         return log_p(j, 1, v);
@@ -75,10 +71,8 @@ static float log_q(const struct head_job *j, uint32_t v)
     return max + vf_logf(sum / (float)(j->flows - 1));
 }
 
-static void chunk_squares(void *ctx, uint32_t chunk, uint32_t thread)
+static void chunk_squares(struct readout *j, uint32_t chunk)
 {
-    (void)thread;
-    struct head_job *j = ctx;
     const float *z = logits_of(j, 0) + (size_t)chunk * j->chunk;
     double sum = 0.0, squares = 0.0;
     for (uint32_t i = 0; i < chunk_length(j, chunk); i++) {
@@ -90,7 +84,7 @@ static void chunk_squares(void *ctx, uint32_t chunk, uint32_t thread)
     j->square_sum[chunk] = squares;
 }
 
-static float mix(const struct head_job *j, float p, float q)
+static float mix(const struct readout *j, float p, float q)
 {
     float a = p + j->log_alpha, b = q + j->log_rest;
     float max = a > b ? a : b;
@@ -99,10 +93,8 @@ static float mix(const struct head_job *j, float p, float q)
     return max + vf_logf(vf_expf(a - max) + vf_expf(b - max));
 }
 
-static void chunk_write(void *ctx, uint32_t chunk, uint32_t thread)
+static void chunk_write(struct readout *j, uint32_t chunk)
 {
-    (void)thread;
-    struct head_job *j = ctx;
     const struct vf_config *c = j->ex->config;
     float *out = j->ex->rows + (size_t)j->row * c->vocab_size;
     bool mixture = j->flows > 1 && c->flow_readout == VF_READOUT_MIXTURE && j->log_alpha < 0.0f;
@@ -114,10 +106,34 @@ static void chunk_write(void *ctx, uint32_t chunk, uint32_t thread)
                            : log_p(j, 0, v);
 }
 
-/* alpha = clip(sum p^2, 0.5, 1); log_alpha == 0 means that flow 0 alone speaks. */
-static void find_alpha(struct head_job *j, uint64_t bytes)
+/* ---- loops over chunks, of every flow or of the row ---- */
+
+typedef void chunk_fn(struct readout *j, uint32_t item);
+
+static void run_chunks(const struct region_job *job, uint32_t begin, uint32_t end, uint32_t thread)
 {
-    run_parallel(j->ex, chunk_squares, j, j->chunks, bytes);
+    (void)thread;
+    struct readout *j = job->ctx;
+    static chunk_fn *const parts[] = {chunk_max, chunk_sum, chunk_squares, chunk_write};
+    for (uint32_t i = begin; i < end; i++)
+        parts[job->index](j, i);
+}
+
+enum part { MAX, SUM, SQUARES, WRITE };
+static void run_part(struct readout *j, enum part part, uint32_t items)
+{
+    region_add(&j->ex->region, (struct region_job){.run = run_chunks,
+                                                   .ctx = j,
+                                                   .index = part,
+                                                   .item_count = items,
+                                                   .item_cost = 8ull * j->chunk});
+    run_region(j->ex);
+}
+
+/* alpha = clip(sum p^2, 0.5, 1); log_alpha == 0 means that flow 0 alone speaks. */
+static void find_alpha(struct readout *j)
+{
+    run_part(j, SQUARES, j->chunks);
     double sum = 0.0, squares = 0.0;
     for (uint32_t i = 0; i < j->chunks; i++) {
         sum += j->exp_sum[i];
@@ -129,18 +145,17 @@ static void find_alpha(struct head_job *j, uint64_t bytes)
     j->log_rest = rest > 0.0 ? vf_logf((float)rest) : -INFINITY;
 }
 
-static void read_out(struct head_job *j)
+static void read_out(struct readout *j)
 {
     const struct vf_config *c = j->ex->config;
-    uint64_t bytes = (uint64_t)c->vocab_size * 16;
-    run_parallel(j->ex, chunk_max, j, j->chunks * j->flows, bytes * j->flows);
+    run_part(j, MAX, j->chunks * j->flows);
     for (uint32_t f = 0; f < j->flows; f++) {
         j->row_max[f] = -INFINITY;
         for (uint32_t i = 0; i < j->chunks; i++)
             if (j->max[f][i] > j->row_max[f] || isnan(j->max[f][i]))
                 j->row_max[f] = j->max[f][i];
     }
-    run_parallel(j->ex, chunk_sum, j, j->chunks * j->flows, bytes * j->flows);
+    run_part(j, SUM, j->chunks * j->flows);
     for (uint32_t f = 0; f < j->flows; f++) {
         float sum = 0.0f;
         for (uint32_t i = 0; i < j->chunks; i++)
@@ -148,8 +163,8 @@ static void read_out(struct head_job *j)
         j->log_sum[f] = vf_logf(sum);
     }
     if (j->flows > 1 && c->flow_readout == VF_READOUT_MIXTURE)
-        find_alpha(j, bytes);
-    run_parallel(j->ex, chunk_write, j, j->chunks, bytes);
+        find_alpha(j);
+    run_part(j, WRITE, j->chunks);
 }
 
 /* Gathers the wanted rows' columns, each row's flows behind each other. */
@@ -176,13 +191,13 @@ void op_head(struct vf_executor *ex, const struct vf_op *op)
         return;
     gather(ex, value_data(ex, vf_op_inputs(ex->p.program, op)[0]));
     uint32_t n = ex->row_count * ex->flows;
-    struct matmul_job job = {
-        .m = &ex->head,
-        .acts = prepare_acts(ex, ex->head_in, n, c->hidden_size, ex->stride, &ex->acts),
-        .y = ex->head_out,
-        .y_stride = c->vocab_size};
-    run_matmuls(ex, &job, 1);
-    struct head_job j = {.ex = ex, .flows = ex->flows};
+    add_acts(ex, &ex->head_acts, ex->head_in, n, c->hidden_size, ex->stride);
+    run_region(ex);
+    struct matmul mm = {
+        .m = ex->head, .acts = ex->head_acts.view, .y = ex->head_out, .y_stride = c->vocab_size};
+    add_matmul(ex, &mm);
+    run_region(ex);
+    struct readout j = {.ex = ex, .flows = ex->flows};
     j.chunk = VOCAB_CHUNK;
     while (vf_div_up(c->vocab_size, j.chunk) > CHUNKS_MAX)
         j.chunk *= 2;

@@ -1,7 +1,18 @@
-/* One generation counter starts a loop, one countdown ends it; both are futex words. */
+/* A gate that the caller opens and closes, and that counts who is inside.
+ *
+ * gate        OPEN while threads may enter, WAITED while the caller sleeps until it is empty, and
+ *             the number of threads inside. The caller opens it with release order once fn and ctx
+ *             are set, and a thread enters with acquire order; a thread leaves with release order
+ *             and the caller sees the gate empty with acquire order.
+ * generation  counts the openings, each after the gate is open; threads sleep on it.
+ * sleepers    threads that sleep or are about to. A thread announces itself before it looks at
+ *             generation for the last time, and the caller counts generation up before it looks at
+ *             sleepers, all sequentially consistent: one of the two sees the other.
+ */
 #include "stage_worker/pool.h"
 
-#include <errno.h>
+#include "common/clock.h"
+
 #include <immintrin.h>
 #include <limits.h>
 #include <linux/futex.h>
@@ -12,8 +23,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* About 10 us: longer than the gap between two loops of one token, far shorter than idling. */
+/* About 10 us: longer than the gap between two regions of one token, far shorter than idling. */
 #define SPIN_COUNT 400
+
+#define OPEN   0x80000000u
+#define WAITED 0x40000000u
+#define INSIDE 0x3fffffffu
 
 struct worker {
     struct vf_pool *pool;
@@ -25,15 +40,11 @@ struct vf_pool {
     uint32_t threads;
     struct worker *workers; /* [threads - 1] */
     uint32_t started;
-    vf_pool_fn *fn;
+    vf_pool_fn *fn; /* NULL: the threads end */
     void *ctx;
-    uint32_t item_count;
-    bool stop;
-    /* generation: released by the caller once fn, ctx and item_count are set, acquired by workers.
-     * busy: workers that haven't finished the generation; released by each, acquired by caller. */
     _Alignas(64) _Atomic uint32_t generation;
-    _Alignas(64) _Atomic uint32_t next_item;
-    _Alignas(64) _Atomic uint32_t busy;
+    _Atomic uint32_t sleepers;
+    _Alignas(64) _Atomic uint32_t gate;
 };
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t expected)
@@ -46,31 +57,40 @@ static void futex_wake_all(_Atomic uint32_t *word)
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-/* Returns the word's value once it differs from old. */
-static uint32_t wait_change(_Atomic uint32_t *word, uint32_t old)
+/* ---- threads of the pool ----------------------------------------------------------------------
+ */
+
+/* Returns the generation once it differs from old. */
+static uint32_t wait_generation(struct vf_pool *pool, uint32_t old)
 {
     for (int i = 0; i < SPIN_COUNT; i++) {
-        uint32_t now = atomic_load_explicit(word, memory_order_acquire);
+        uint32_t now = atomic_load_explicit(&pool->generation, memory_order_acquire);
         if (now != old)
             return now;
         _mm_pause();
     }
-    for (;;) {
-        uint32_t now = atomic_load_explicit(word, memory_order_acquire);
-        if (now != old)
-            return now;
-        futex_wait(word, old);
-    }
+    atomic_fetch_add(&pool->sleepers, 1);
+    uint32_t now;
+    while ((now = atomic_load(&pool->generation)) == old)
+        futex_wait(&pool->generation, old);
+    atomic_fetch_sub(&pool->sleepers, 1);
+    return now;
 }
 
-static void run_items(struct vf_pool *pool, uint32_t thread)
+static bool enter(struct vf_pool *pool)
 {
-    for (;;) {
-        uint32_t item = atomic_fetch_add_explicit(&pool->next_item, 1, memory_order_relaxed);
-        if (item >= pool->item_count)
-            return;
-        pool->fn(pool->ctx, item, thread);
-    }
+    uint32_t gate = atomic_load_explicit(&pool->gate, memory_order_relaxed);
+    while (gate & OPEN)
+        if (atomic_compare_exchange_weak_explicit(&pool->gate, &gate, gate + 1,
+                                                  memory_order_acquire, memory_order_relaxed))
+            return true;
+    return false;
+}
+
+static void leave(struct vf_pool *pool)
+{
+    if (atomic_fetch_sub_explicit(&pool->gate, 1, memory_order_release) == WAITED + 1)
+        futex_wake_all(&pool->gate);
 }
 
 static void *worker_main(void *arg)
@@ -79,22 +99,66 @@ static void *worker_main(void *arg)
     struct vf_pool *pool = w->pool;
     uint32_t seen = 0;
     for (;;) {
-        seen = wait_change(&pool->generation, seen);
-        if (pool->stop)
+        seen = wait_generation(pool, seen);
+        if (!enter(pool))
+            continue; /* too late for this one */
+        /* Perhaps the opening after the one seen. If its count isn't visible yet, this thread comes
+         * in twice. */
+        seen = atomic_load_explicit(&pool->generation, memory_order_relaxed);
+        vf_pool_fn *fn = pool->fn;
+        if (fn)
+            fn(pool->ctx, w->index);
+        leave(pool);
+        if (!fn)
             return NULL;
-        run_items(pool, w->index);
-        if (atomic_fetch_sub_explicit(&pool->busy, 1, memory_order_acq_rel) == 1)
-            futex_wake_all(&pool->busy);
     }
 }
 
-static void start_generation(struct vf_pool *pool)
+/* ---- the caller -------------------------------------------------------------------------------
+ */
+
+static void open_gate(struct vf_pool *pool, vf_pool_fn *fn, void *ctx)
 {
-    atomic_store_explicit(&pool->busy, pool->started, memory_order_relaxed);
-    atomic_store_explicit(&pool->next_item, 0, memory_order_relaxed);
-    atomic_fetch_add_explicit(&pool->generation, 1, memory_order_release);
-    futex_wake_all(&pool->generation);
+    pool->fn = fn;
+    pool->ctx = ctx;
+    atomic_store_explicit(&pool->gate, OPEN, memory_order_release);
+    atomic_fetch_add(&pool->generation, 1);
+    if (atomic_load(&pool->sleepers) != 0)
+        futex_wake_all(&pool->generation);
 }
+
+static void close_gate(struct vf_pool *pool)
+{
+    uint32_t gate = atomic_fetch_and_explicit(&pool->gate, ~OPEN, memory_order_acquire) & ~OPEN;
+    for (int i = 0; i < SPIN_COUNT && (gate & INSIDE); i++) {
+        _mm_pause();
+        gate = atomic_load_explicit(&pool->gate, memory_order_acquire);
+    }
+    while (gate & INSIDE) {
+        if (!(gate & WAITED) &&
+            !atomic_compare_exchange_weak_explicit(&pool->gate, &gate, gate | WAITED,
+                                                   memory_order_acquire, memory_order_acquire))
+            continue;
+        futex_wait(&pool->gate, gate | WAITED);
+        gate = atomic_load_explicit(&pool->gate, memory_order_acquire);
+    }
+}
+
+uint64_t vf_pool_run(struct vf_pool *pool, vf_pool_fn *fn, void *ctx)
+{
+    if (pool->started == 0) {
+        fn(ctx, 0);
+        return 0;
+    }
+    open_gate(pool, fn, ctx);
+    fn(ctx, 0);
+    uint64_t began = vf_now_ns();
+    close_gate(pool);
+    return vf_now_ns() - began;
+}
+
+/* ---- life -------------------------------------------------------------------------------------
+ */
 
 enum vf_code vf_pool_create(uint32_t threads, struct vf_pool **out, struct vf_err *err)
 {
@@ -127,8 +191,7 @@ void vf_pool_destroy(struct vf_pool *pool)
 {
     if (!pool)
         return;
-    pool->stop = true;
-    start_generation(pool);
+    open_gate(pool, NULL, NULL); /* and leaves it open: every thread comes through once more */
     for (uint32_t i = 0; i < pool->started; i++)
         pthread_join(pool->workers[i].thread, NULL);
     free(pool->workers);
@@ -138,20 +201,4 @@ void vf_pool_destroy(struct vf_pool *pool)
 uint32_t vf_pool_threads(const struct vf_pool *pool)
 {
     return pool->threads;
-}
-
-void vf_pool_run(struct vf_pool *pool, vf_pool_fn *fn, void *ctx, uint32_t item_count)
-{
-    if (pool->threads == 1 || item_count <= 1) {
-        for (uint32_t i = 0; i < item_count; i++)
-            fn(ctx, i, 0);
-        return;
-    }
-    pool->fn = fn;
-    pool->ctx = ctx;
-    pool->item_count = item_count;
-    start_generation(pool);
-    run_items(pool, 0);
-    for (uint32_t busy; (busy = atomic_load_explicit(&pool->busy, memory_order_acquire)) != 0;)
-        wait_change(&pool->busy, busy);
 }

@@ -4,6 +4,7 @@
  */
 #include "stage_worker/worker.h"
 
+#include "common/bank_stripes.h"
 #include "common/cli.h"
 #include "common/clock.h"
 #include "common/expert_source_stream.h"
@@ -11,7 +12,6 @@
 #include "common/map_guard.h"
 #include "common/run_dir.h"
 #include "common/shm.h"
-#include "common/topology.h"
 #include "common/util.h"
 #include "common/wire.h"
 #include "stage_worker/executor.h"
@@ -44,10 +44,12 @@ struct worker {
     struct vf_mailboxes *mailboxes;
     struct vf_shm logits;
     uint32_t logits_slots, rows_max;
+    struct vf_bank_stripes *stripes; /* NULL: the expert bank is in the file */
     struct vf_expert_source *experts;
     struct vf_executor *executor;
     struct vf_column *columns; /* [columns_max] */
     uint32_t columns_max;
+    Vflow__SpeculationStats speculation; /* of the report being written */
 };
 
 static enum vf_code reply(struct worker *w, uint64_t request_id, Vflow__Envelope *body,
@@ -127,26 +129,24 @@ static enum vf_code open_model(struct worker *w, const Vflow__Plan *plan, struct
     return code;
 }
 
-/* `--weights huge`: this worker's weights move from the page cache into its own huge pages. */
-static enum vf_code own_weights(struct worker *w, const Vflow__Plan *plan, struct vf_err *err)
+/* Streamed experts must not come into memory with the weights around them. `--weights huge`: this
+ * worker's weights move from the page cache into its own huge pages; that they fit is planned. */
+static enum vf_code prepare_weights(struct worker *w, const Vflow__Plan *plan, struct vf_err *err)
 {
-    if (strcmp(plan->weights, "huge") != 0)
+    bool huge = strcmp(plan->weights, "huge") == 0, streamed = plan->cache_slots > 0;
+    if (!huge && !streamed)
         return VF_OK;
     struct vf_executor_params params = {
         .file = w->file, .program = &w->program, .placement = &w->placement, .worker = w->index};
     struct vf_weight_range *ranges;
     size_t count;
-    uint64_t bytes, available = vf_memory_available();
-    enum vf_code code =
-        vf_executor_ranges(&params, plan->cache_slots == 0, &ranges, &count, &bytes, err);
+    uint64_t bytes;
+    enum vf_code code = vf_executor_ranges(&params, !streamed, &ranges, &count, &bytes, err);
     if (code != VF_OK)
         return code;
-    if (bytes > available)
-        code = vf_err_set(err, VF_ERR_LIMIT,
-                          "--weights huge: %llu MiB of weights don't fit the %llu MiB available; "
-                          "try --weights mmap",
-                          (unsigned long long)(bytes >> 20), (unsigned long long)(available >> 20));
-    else
+    if (streamed)
+        vf_model_file_want_only(w->file, ranges, count);
+    if (huge)
         code = vf_model_file_own_weights(w->file, ranges, count, err);
     free(ranges);
     return code;
@@ -182,7 +182,12 @@ static enum vf_code open_experts(struct worker *w, const Vflow__Plan *plan, stru
     if (plan->cache_slots == 0)
         return vf_expert_source_resident(w->file, &w->experts, err);
     struct vf_expert_bank bank;
-    enum vf_code code = vf_expert_bank_from_model(w->file, &bank, err);
+    enum vf_code code = VF_OK;
+    if (plan->n_expert_bank > 0)
+        code = vf_bank_stripes_open(w->file, (const char *const *)plan->expert_bank,
+                                    (uint32_t)plan->n_expert_bank, &w->stripes, err);
+    if (code == VF_OK)
+        code = vf_expert_bank_of(w->file, w->stripes, &bank, err);
     if (code != VF_OK)
         return code;
     struct vf_expert_stream_params params = {.zmq_context = w->context,
@@ -193,6 +198,20 @@ static enum vf_code open_experts(struct worker *w, const Vflow__Plan *plan, stru
     return vf_expert_source_stream(&params, &w->experts, err);
 }
 
+static enum vf_experts_when experts_when(const Vflow__Plan *plan)
+{
+    if (strcmp(plan->overlap, "sync") == 0)
+        return VF_EXPERTS_SYNC;
+    return plan->cache_slots > 0 ? VF_EXPERTS_LATE : VF_EXPERTS_EARLY;
+}
+
+static enum vf_speculate speculate(const Vflow__Plan *plan)
+{
+    if (plan->cache_slots == 0 || strcmp(plan->speculate, "off") == 0)
+        return VF_SPECULATE_OFF;
+    return strcmp(plan->speculate, "on") == 0 ? VF_SPECULATE_ON : VF_SPECULATE_AUTO;
+}
+
 static enum vf_code build(struct worker *w, const Vflow__Plan *plan, struct vf_err *err)
 {
     enum vf_code code = check_plan(w, plan, err);
@@ -201,7 +220,7 @@ static enum vf_code build(struct worker *w, const Vflow__Plan *plan, struct vf_e
     if (code == VF_OK)
         code = open_model(w, plan, err);
     if (code == VF_OK)
-        code = own_weights(w, plan, err);
+        code = prepare_weights(w, plan, err);
     if (code == VF_OK)
         code = open_shared_memory(w, plan, err);
     if (code == VF_OK)
@@ -220,14 +239,15 @@ static enum vf_code build(struct worker *w, const Vflow__Plan *plan, struct vf_e
                                         .kernels = w->kernels,
                                         .q8 = strcmp(plan->activations, "f32") != 0,
                                         .kv_f16 = strcmp(plan->kv, "f32") != 0,
-                                        .sync = strcmp(plan->overlap, "sync") == 0,
+                                        .experts_when = experts_when(plan),
                                         .context = plan->context,
                                         .sequences = plan->sequences,
                                         .columns_max = plan->columns_max,
                                         .rows_max = plan->rows_max,
                                         .threads = plan->threads,
                                         .experts = w->experts,
-                                        .mailboxes = w->mailboxes};
+                                        .mailboxes = w->mailboxes,
+                                        .speculate = speculate(plan)};
     code = vf_executor_create(&params, &w->executor, err);
     if (code == VF_OK)
         code = vf_executor_verify(w->executor, err);
@@ -274,14 +294,38 @@ static enum vf_code join_run(struct worker *w, struct vf_err *err)
 
 /* ---- steps ---------------------------------------------------------------------------------- */
 
-static void fill_stats(const struct worker *w, Vflow__StepStats *out)
+static void fill_speculation(const struct worker *w, Vflow__SpeculationStats *out)
+{
+    struct vf_speculation_stats s;
+    vf_executor_speculation(w->executor, &s);
+    vflow__speculation_stats__init(out);
+    out->steps = s.steps;
+    out->steps_guessed = s.steps_speculated;
+    out->guess_ns = s.guess_ns;
+    out->probes = s.probes;
+    out->on = s.on;
+    out->gain = s.gain;
+    out->guessed = s.ahead[0].guessed;
+    out->right = s.ahead[0].right;
+    out->chosen = s.ahead[0].chosen;
+    out->guessed_two = s.ahead[1].guessed;
+    out->right_two = s.ahead[1].right;
+    out->chosen_two = s.ahead[1].chosen;
+}
+
+static void fill_stats(struct worker *w, Vflow__StepStats *out)
 {
     struct vf_executor_stats ex;
     vf_executor_stats(w->executor, &ex);
     out->compute_ns = ex.compute_ns;
-    out->wait_ns = ex.wait_ns;
+    out->barrier_ns = ex.barrier_ns;
+    out->wait_ns = ex.hop_ns;
     out->stall_ns = ex.stall_ns;
     out->weight_bytes = ex.weight_bytes;
+    if (vf_executor_speculates(w->executor)) {
+        fill_speculation(w, &w->speculation);
+        out->speculation = &w->speculation;
+    }
     if (w->experts) {
         struct vf_expert_stats s;
         w->experts->ops->stats(w->experts, &s);
@@ -448,6 +492,7 @@ static void deinit(struct worker *w)
     vf_shm_close(&w->logits);
     vf_placement_deinit(&w->placement);
     vf_program_deinit(&w->program);
+    vf_bank_stripes_close(w->stripes);
     vf_model_file_close(w->file);
     free(w->columns);
     vf_wire_close(w->socket);

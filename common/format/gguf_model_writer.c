@@ -277,6 +277,27 @@ enum vf_code vf_gguf_model_writer_put(struct vf_gguf_model_writer *w, struct vf_
     return code;
 }
 
+enum vf_code vf_gguf_model_writer_put_groups(struct vf_gguf_model_writer *w, struct vf_tensor_id id,
+                                             uint32_t row_begin, uint32_t row_count,
+                                             const uint8_t *groups, struct vf_err *err)
+{
+    const struct place *p = place_of(w, id);
+    VF_ASSERT(p->present && row_begin + row_count <= p->rows);
+    VF_ASSERT(p->type == VF_GGML_Q4_0 || p->type == VF_GGML_Q8_0);
+    uint64_t row_bytes = vf_ggml_row_bytes(p->type, p->cols);
+    uint64_t expert_begin = (uint64_t)id.expert * p->rows;
+    if (!vf_gguf_is_reordered(w->arch, id.kind))
+        return vf_gguf_writer_write(w->file, p->tensor, (expert_begin + row_begin) * row_bytes,
+                                    groups, row_count * row_bytes, err);
+    enum vf_code code = VF_OK;
+    for (uint32_t r = 0; r < row_count && !code; r++) {
+        uint64_t row = expert_begin + vf_gguf_row(w->arch, w->config, id.kind, row_begin + r);
+        code = vf_gguf_writer_write(w->file, p->tensor, row * row_bytes, groups + r * row_bytes,
+                                    row_bytes, err);
+    }
+    return code;
+}
+
 enum vf_code vf_gguf_model_writer_finish(struct vf_gguf_model_writer *w, struct vf_err *err)
 {
     return vf_gguf_writer_finish(w->file, err);

@@ -24,6 +24,11 @@ enum vf_code vf_gguf_model_writer_create(const char *path, const struct vf_confi
 enum vf_code vf_gguf_model_writer_put(struct vf_gguf_model_writer *w, struct vf_tensor_id id,
                                       uint32_t row_begin, uint32_t row_count, const float *rows,
                                       struct vf_err *err);
+/* Rows of a Q4_0 or Q8_0 matrix that are quantised already, as tile.h's groups, whose bytes are
+ * those formats' blocks. */
+enum vf_code vf_gguf_model_writer_put_groups(struct vf_gguf_model_writer *w, struct vf_tensor_id id,
+                                             uint32_t row_begin, uint32_t row_count,
+                                             const uint8_t *groups, struct vf_err *err);
 enum vf_code vf_gguf_model_writer_finish(struct vf_gguf_model_writer *w, struct vf_err *err);
 void vf_gguf_model_writer_destroy(struct vf_gguf_model_writer *w); /* NULL is fine */
 

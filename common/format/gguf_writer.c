@@ -4,7 +4,6 @@
 #include "common/out_file.h"
 #include "common/util.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -200,10 +199,9 @@ enum vf_code vf_gguf_writer_begin_data(struct vf_gguf_writer *w, struct vf_err *
     if (w->failed)
         code = vf_err_set(err, VF_ERR_NO_MEMORY, "%s: no memory for its metadata",
                           vf_out_file_path(w->file));
-    else if (ftruncate(w->fd, (off_t)(w->data_begin + w->data_bytes)) != 0)
-        code = vf_err_errno(err, VF_ERR_IO, errno, "%s: making a file of %" PRIu64 " bytes",
-                            vf_out_file_path(w->file), w->data_begin + w->data_bytes);
     else
+        code = vf_out_file_reserve(w->file, w->data_begin + w->data_bytes, err);
+    if (!code)
         code = vf_pwrite_full(w->fd, head.bytes, head.used, 0, vf_out_file_path(w->file), err);
     free(head.bytes);
     return code;

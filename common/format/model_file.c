@@ -12,6 +12,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#define PAGE_BYTES 4096ull
+#define COPY_BYTES (8ull << 20)
+
 enum vf_code vf_model_bad(const struct vf_model_file *f, enum vf_code code, struct vf_err *err,
                           const char *fmt, ...)
 {
@@ -95,6 +98,17 @@ static bool huge_pages_off(void)
     return off;
 }
 
+/* Gives the mapped pages back piece by piece, so that copy and original are never whole at once. */
+static void copy_range(uint8_t *copy, const uint8_t *map, struct vf_weight_range r)
+{
+    uint64_t end = r.offset + r.bytes;
+    for (uint64_t at = r.offset; at < end; at += COPY_BYTES) {
+        uint64_t n = vf_min_u64(COPY_BYTES, end - at), page = at & ~(PAGE_BYTES - 1);
+        memcpy(copy + at, map + at, n);
+        madvise((void *)(uintptr_t)(map + page), at + n - page, MADV_DONTNEED);
+    }
+}
+
 enum vf_code vf_model_file_own_weights(struct vf_model_file *f,
                                        const struct vf_weight_range *ranges, size_t count,
                                        struct vf_err *err)
@@ -112,10 +126,33 @@ enum vf_code vf_model_file_own_weights(struct vf_model_file *f,
                 f->path);
     for (size_t i = 0; i < count; i++) {
         VF_ASSERT(ranges[i].bytes <= f->bytes && ranges[i].offset <= f->bytes - ranges[i].bytes);
-        memcpy(copy + ranges[i].offset, f->map + ranges[i].offset, ranges[i].bytes);
+        copy_range(copy, f->map, ranges[i]);
     }
     f->weights = copy;
     return VF_OK;
+}
+
+static int compare_ranges(const void *a, const void *b)
+{
+    const struct vf_weight_range *x = a, *y = b;
+    return (x->offset > y->offset) - (x->offset < y->offset);
+}
+
+void vf_model_file_want_only(const struct vf_model_file *f, struct vf_weight_range *ranges,
+                             size_t count)
+{
+    qsort(ranges, count, sizeof *ranges, compare_ranges);
+    /* Advice may be refused: then more is read than is needed, which costs page cache only. */
+    madvise((void *)(uintptr_t)f->map, f->bytes, MADV_RANDOM);
+    for (size_t i = 0; i < count;) {
+        uint64_t begin = ranges[i].offset & ~(PAGE_BYTES - 1), end = begin;
+        while (i < count && (ranges[i].offset & ~(PAGE_BYTES - 1)) <= end) {
+            end = vf_max_u64(end, vf_round_up(ranges[i].offset + ranges[i].bytes, PAGE_BYTES));
+            i++;
+        }
+        madvise((void *)(uintptr_t)(f->map + begin), vf_min_u64(end, f->bytes) - begin,
+                MADV_WILLNEED);
+    }
 }
 
 /* ---- look-ups ---- */
@@ -195,7 +232,7 @@ struct vf_expert_extent vf_model_file_expert(const struct vf_model_file *f, uint
 {
     VF_ASSERT(layer < f->config.layer_count && expert < f->config.expert_count);
     const struct vf_disk_expert *e = &f->experts[(uint64_t)layer * f->config.expert_count + expert];
-    return (struct vf_expert_extent){e->offset, e->bytes, e->xxh3};
+    return (struct vf_expert_extent){e->offset, e->bytes, e->xxh3, 0};
 }
 
 struct vf_expert_layout vf_model_file_expert_layout(const struct vf_model_file *f)

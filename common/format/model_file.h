@@ -28,6 +28,7 @@ struct vf_expert_extent {
     uint64_t offset; /* in the file, multiple of VF_EXPERT_ALIGN */
     uint64_t bytes;  /* multiple of VF_EXPERT_ALIGN, the same for every expert of a file */
     uint64_t xxh3;   /* XXH3_64bits of those bytes */
+    uint32_t file;   /* which file of a bank in several; 0 in a model file */
 };
 
 /* Where the three matrices lie inside an expert's record; the same for every expert. */
@@ -56,6 +57,12 @@ struct vf_weight_range {
 enum vf_code vf_model_file_own_weights(struct vf_model_file *f,
                                        const struct vf_weight_range *ranges, size_t count,
                                        struct vf_err *err);
+
+/* Says that these ranges of the mapped file are read soon and nothing around them is: exactly they
+ * come into memory, without the neighbours that the system would read along. Later faults read
+ * page by page. Sorts ranges. */
+void vf_model_file_want_only(const struct vf_model_file *f, struct vf_weight_range *ranges,
+                             size_t count);
 
 const char *vf_model_file_path(const struct vf_model_file *f);
 enum vf_file_format vf_model_file_format(const struct vf_model_file *f);

@@ -189,17 +189,11 @@ uint64_t vf_model_writer_total_bytes(const struct vf_model_writer *w)
 
 /* ---- put ---- */
 
-/* Blocks for the whole file in one go keep it contiguous and report a full disk at once; a file
- * system that can't do so allocates as it is written. */
+/* Blocks for the whole file in one go also keep it contiguous. */
 static enum vf_code reserve_space(struct vf_model_writer *w, struct vf_err *err)
 {
     w->reserved = true;
-    if (fallocate(w->fd, 0, 0, (off_t)w->layout.file_bytes) == 0)
-        return VF_OK;
-    if (errno == EOPNOTSUPP || errno == ENOSYS || errno == EINTR)
-        return VF_OK;
-    return vf_err_errno(err, VF_ERR_IO, errno, "%s: reserving %" PRIu64 " bytes", w->path,
-                        w->layout.file_bytes);
+    return vf_out_file_reserve(w->file, w->layout.file_bytes, err);
 }
 
 static bool same_id(struct vf_tensor_id a, struct vf_tensor_id b)

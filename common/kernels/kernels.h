@@ -47,24 +47,33 @@ struct vf_acts {
 typedef void vf_matmul_fn(const struct vf_matrix *m, const struct vf_acts *acts, uint32_t rb_begin,
                           uint32_t rb_end, float *y, size_t y_stride);
 
-/* One block of at most VF_ATTN_BLOCK keys of one KV head against n_q query heads that share it.
+/* One block of at most VF_ATTN_BLOCK keys of one KV head against n_q queries of it: the heads that
+ * share it, of one activation column or of several, so that the block is read once for all.
  * Keys are stored 16 by 16 (lanes are keys): element i of key t is at
  * k[(t / 16) * hd * 16 + i * 16 + t % 16]; values are row-major: v[t * hd + i]. Both are f16
- * (uint16_t) or f32. Only keys [key_begin, key_end) of the block count; others may hold anything.
+ * (uint16_t) or f32. Only keys [key_begin, key_end) of the block count for a query; the others may
+ * hold anything.
  *   s[t] = (q . k[t]) * scale, p = 4 partial fmaf chains by i mod 4, (p0 + p1) + (p2 + p3);
  *   softcap > 0: s = softcap * tanh(s / softcap)
  *   max = largest s; l = sum exp(s - max) (16-lane reduction order over t from key 0 of the
  *   block, uncounted keys contribute 0); out[i] = fmaf chain over ascending t of p[t] * v[t][i]
- */
+ * A query's results don't depend on its company. */
 #define VF_ATTN_BLOCK 256u
+struct vf_attn_keys {
+    uint32_t begin, end; /* begin < end <= VF_ATTN_BLOCK */
+};
 struct vf_attn_args {
-    const float *q; /* [n_q, q_stride] */
-    size_t q_stride;
-    uint32_t n_q;
+    /* Query i is head i % heads of column i / heads: q + (i / heads) * q_column_stride +
+     * (i % heads) * q_stride. heads 0: all are heads of one column. */
+    const float *q;
+    size_t q_stride, q_column_stride;
+    uint32_t n_q, heads;
     const void *k, *v; /* of this block */
     bool kv_f16;
     uint32_t head_dim;
-    uint32_t key_begin, key_end; /* key_begin < key_end <= VF_ATTN_BLOCK */
+    uint32_t key_begin, key_end; /* counted keys, where `keys` is NULL */
+    /* NULL, or each column's counted keys: [n_q / heads], in order of their columns. */
+    const struct vf_attn_keys *keys;
     float scale, softcap;
     float *max, *sum; /* [n_q] out */
     float *out;       /* [n_q, out_stride] out */

@@ -2,15 +2,21 @@
  *
  * q4: a nibble is at most 15 and a code at most 127 in magnitude, so a pair is at most 3810 and
  * the eight pairs of a row's group fit 16 bits; the -8 of every nibble is taken off exactly, as
- * 8 times the sum of the group's codes.
- * q8: |w| * |q| pairs reach 2 * 128 * 127 = 32512, which still fits, but only one of them.
+ * 8 times the sum of the group's codes. In panels it is taken off at the start, in the low one of
+ * a lane's two 16-bit sums: that may wrap around on the way, but ends as at most 32 products of
+ * 8 * 127, or 32512, in magnitude.
+ * q8: |w| * |q| pairs reach 2 * 128 * 127 = 32512, which still fits, but only one of them. In
+ * panels weights and codes are 16-bit words, whose products pair up in 32 bits.
  */
 #include "common/kernels/lanes_avx2.h"
 
 #include "common/kernels/kernels_tiers.h"
 #include "common/kernels/lanes_attention.h"
 #include "common/kernels/lanes_matmul_f32.h"
+#include "common/kernels/lanes_panel_avx2.h"
 #include "common/kernels/lanes_vector.h"
+
+#include "common/kernels/lanes_panel.h"
 
 #define SCALES_BYTES (2 * VF_RECORD_ROWS)
 
@@ -164,13 +170,19 @@ static void span_q8(const struct span *span, float (*acc)[LANES])
 static void matmul_q4_q8(const struct vf_matrix *m, const struct vf_acts *acts, uint32_t rb_begin,
                          uint32_t rb_end, float *y, size_t y_stride)
 {
-    walk_matrix(m, acts, rb_begin, rb_end, span_q4, y, y_stride);
+    if (panel_pays(VF_QUANT_Q4, acts->n_col))
+        panel_matmul(VF_QUANT_Q4, m, acts, rb_begin, rb_end, y, y_stride);
+    else
+        walk_matrix(m, acts, rb_begin, rb_end, span_q4, COLS_AT_A_TIME, y, y_stride);
 }
 
 static void matmul_q8_q8(const struct vf_matrix *m, const struct vf_acts *acts, uint32_t rb_begin,
                          uint32_t rb_end, float *y, size_t y_stride)
 {
-    walk_matrix(m, acts, rb_begin, rb_end, span_q8, y, y_stride);
+    if (panel_pays(VF_QUANT_Q8, acts->n_col))
+        panel_matmul(VF_QUANT_Q8, m, acts, rb_begin, rb_end, y, y_stride);
+    else
+        walk_matrix(m, acts, rb_begin, rb_end, span_q8, COLS_AT_A_TIME, y, y_stride);
 }
 
 void vf_kernels_fill_avx2(struct vf_kernels *table)

@@ -326,38 +326,40 @@ static float score(const struct vf_attn_args *a, const float *q, uint32_t t)
     return a->softcap > 0.0f ? softcap_one(a->softcap, s) : s;
 }
 
-static float weighted_value(const struct vf_attn_args *a, const float *p, uint32_t i)
+static float weighted_value(const struct vf_attn_args *a, struct vf_attn_keys keys, const float *p,
+                            uint32_t i)
 {
     float out = 0.0f;
-    for (uint32_t t = a->key_begin; t < a->key_end; t++)
+    for (uint32_t t = keys.begin; t < keys.end; t++)
         out = fmaf(p[t], kv_at(a->v, a->kv_f16, (size_t)t * a->head_dim + i), out);
     return out;
 }
 
 static void attend(const struct vf_attn_args *a, uint32_t query)
 {
+    struct vf_attn_keys keys = vf_attn_keys_of(a, query);
+    const float *q = vf_attn_query(a, query);
     float p[VF_ATTN_BLOCK];
     float max_lane[LANES];
     float sum_lane[LANES] = {0};
     fill_lanes(max_lane, -INFINITY);
-    for (uint32_t t = a->key_begin; t < a->key_end; t++) {
-        p[t] = score(a, a->q + query * a->q_stride, t);
+    for (uint32_t t = keys.begin; t < keys.end; t++) {
+        p[t] = score(a, q, t);
         max_lane[t % LANES] = vf_math_max(max_lane[t % LANES], p[t]);
     }
     float max = fold_max(max_lane);
-    for (uint32_t t = a->key_begin; t < a->key_end; t++) {
+    for (uint32_t t = keys.begin; t < keys.end; t++) {
         p[t] = vf_math_exp(p[t] - max);
         sum_lane[t % LANES] = sum_lane[t % LANES] + p[t];
     }
     a->max[query] = max;
     a->sum[query] = fold_add(sum_lane);
     for (uint32_t i = 0; i < a->head_dim; i++)
-        a->out[query * a->out_stride + i] = weighted_value(a, p, i);
+        a->out[query * a->out_stride + i] = weighted_value(a, keys, p, i);
 }
 
 static void attention_block(const struct vf_attn_args *a)
 {
-    VF_ASSERT(a->key_begin < a->key_end && a->key_end <= VF_ATTN_BLOCK);
     for (uint32_t query = 0; query < a->n_q; query++)
         attend(a, query);
 }

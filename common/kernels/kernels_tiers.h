@@ -16,6 +16,22 @@ void vf_kernels_fill_avx512vnni(struct vf_kernels *table);
 void vf_kernels_fill_avx512_emulated(struct vf_kernels *table);
 void vf_kernels_fill_avx512vnni_emulated(struct vf_kernels *table);
 
+/* Where a query is and which keys of the block count for it. */
+static inline const float *vf_attn_query(const struct vf_attn_args *a, uint32_t query)
+{
+    uint32_t heads = a->heads ? a->heads : a->n_q;
+    return a->q + query / heads * a->q_column_stride + query % heads * a->q_stride;
+}
+
+static inline struct vf_attn_keys vf_attn_keys_of(const struct vf_attn_args *a, uint32_t query)
+{
+    struct vf_attn_keys keys = {a->key_begin, a->key_end};
+    if (a->keys)
+        keys = a->keys[a->heads ? query / a->heads : 0];
+    VF_ASSERT(keys.begin < keys.end && keys.end <= VF_ATTN_BLOCK);
+    return keys;
+}
+
 /* Instruction sets that the CPU has and whose registers the OS saves (XCR0). */
 enum vf_cpu_feature {
     VF_CPU_AVX2 = 1 << 0,

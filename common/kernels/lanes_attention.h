@@ -1,17 +1,26 @@
 /* attention_block over sixteen lanes: keys are lanes for the scores, dimensions for the values.
  *
- * Up to ATTN_QUERIES queries run together, so that a group of sixteen keys is fetched once and
- * stays in the first-level cache for all of them. Included after lanes_vector.h.
+ * Up to ATTN_QUERIES queries run together, ATTN_TILE of them at a time in registers, so that a
+ * group of sixteen keys is fetched once, converted once per tile, and stays in the first-level
+ * cache for all tiles. While the scores run over the keys, the values of the same keys are
+ * fetched. Where the queries of a tile count different keys, those that all count run together
+ * and the rest query by query, in the same order. Included after lanes_vector.h.
  */
 #ifndef VF_COMMON_KERNELS_LANES_ATTENTION_H
 #define VF_COMMON_KERNELS_LANES_ATTENTION_H
 
+#include "common/kernels/kernels_tiers.h"
 #include "common/kernels/lanes_vector.h"
+#include "common/kernels/lanes_walk.h"
 
-#define ATTN_QUERIES 8u
+#define ATTN_QUERIES 16u
 
 struct attention {
     const struct vf_attn_args *args;
+    uint32_t count; /* queries at hand */
+    const float *q[ATTN_QUERIES];
+    float *out[ATTN_QUERIES];
+    struct vf_attn_keys keys[ATTN_QUERIES];
     float p[ATTN_QUERIES][VF_ATTN_BLOCK]; /* scores, then weights */
     lanes max[ATTN_QUERIES];
 };
@@ -27,142 +36,276 @@ static ALWAYS_INLINE lanes load_kv_part(const void *kv, bool f16, size_t i, uint
                : lanes_load_part((const float *)kv + i, count, 0.0f);
 }
 
-/* The counted keys of the group that starts at key t. */
-static inline lanes_mask counted_keys(const struct vf_attn_args *a, uint32_t t)
+/* The keys that any of the queries [first, first + count) counts; all of them if `all`. */
+static inline struct vf_attn_keys keys_of(const struct attention *at, uint32_t first,
+                                          uint32_t count, bool all)
 {
-    uint32_t begin = a->key_begin > t ? a->key_begin - t : 0;
-    return lanes_between(begin, lanes_left(a->key_end, t));
+    struct vf_attn_keys r = at->keys[first];
+    for (uint32_t j = first + 1; j < first + count; j++) {
+        struct vf_attn_keys k = at->keys[j];
+        if (all ? k.begin > r.begin : k.begin < r.begin)
+            r.begin = k.begin;
+        if (all ? k.end < r.end : k.end > r.end)
+            r.end = k.end;
+    }
+    return r;
 }
 
-/* Scores of sixteen keys from t on for `count` queries (a constant) from the first-th on. */
-static ALWAYS_INLINE void score_keys(struct attention *at, bool f16, const float *q, uint32_t t,
-                                     uint32_t first, uint32_t count)
+/* Those of the sixteen keys from t on that a query counts. */
+static inline lanes_mask counted_keys(struct vf_attn_keys keys, uint32_t t)
+{
+    uint32_t begin = keys.begin > t ? smaller(keys.begin - t, LANES) : 0;
+    uint32_t end = keys.end > t ? smaller(keys.end - t, LANES) : 0;
+    return lanes_between(begin < end ? begin : end, end);
+}
+
+/* ---- scores ---- */
+
+/* The keys a group ahead and the values of this one are on their way while it is computed. */
+static inline void prefetch_keys(const struct vf_attn_args *a, uint32_t t, uint32_t end)
+{
+    size_t element = a->kv_f16 ? sizeof(uint16_t) : sizeof(float);
+    size_t row = a->head_dim * element, here = t * row, ahead = (t + LANES) * row;
+    const char *k = a->k, *v = a->v;
+    if (PREFETCH_BYTES == 0)
+        return;
+    for (size_t i = 0; i < LANES * row && t + LANES < end; i += 64)
+        _mm_prefetch(k + ahead + i, _MM_HINT_T0);
+    for (size_t i = 0; i < smaller(LANES, end - t) * row; i += 64)
+        _mm_prefetch(v + here + i, _MM_HINT_T1);
+}
+
+static NO_INLINE void keep_scores(struct attention *at, uint32_t query, uint32_t t, lanes s)
 {
     const struct vf_attn_args *a = at->args;
-    size_t k = (size_t)t * a->head_dim;
-    lanes chain[SCORE_QUERIES][4];
-    for (uint32_t j = 0; j < count; j++)
-        for (uint32_t c = 0; c < 4; c++)
-            chain[j][c] = lanes_zero();
-    for (uint32_t i = 0; i < a->head_dim; i += 4) {
-#pragma GCC unroll 4
-        for (uint32_t c = 0; c < 4; c++) {
-            if (i + c >= a->head_dim)
-                break;
-            lanes key = load_kv(a->k, f16, k + (size_t)(i + c) * LANES);
-#pragma GCC unroll 4
-            for (uint32_t j = 0; j < count; j++)
-                chain[j][c] =
-                    lanes_fma(lanes_set(q[(first + j) * a->q_stride + i + c]), key, chain[j][c]);
-        }
-    }
-    lanes_mask counted = counted_keys(a, t);
-    for (uint32_t j = 0; j < count; j++) {
-        lanes s =
-            lanes_add(lanes_add(chain[j][0], chain[j][1]), lanes_add(chain[j][2], chain[j][3]));
-        s = lanes_mul(s, lanes_set(a->scale));
-        if (a->softcap > 0.0f)
-            s = lanes_softcap(a->softcap, s);
-        s = lanes_select(counted, s, lanes_set(-INFINITY));
-        lanes_store(at->p[first + j] + t, s);
-        at->max[first + j] = lanes_max(at->max[first + j], s);
-    }
+    s = lanes_mul(s, lanes_set(a->scale));
+    if (a->softcap > 0.0f)
+        s = lanes_softcap(a->softcap, s);
+    s = lanes_select(counted_keys(at->keys[query], t), s, lanes_set(-INFINITY));
+    lanes_store(at->p[query] + t, s);
+    at->max[query] = lanes_max(at->max[query], s);
 }
 
-static ALWAYS_INLINE void score_queries(struct attention *at, bool f16, const float *q,
-                                        uint32_t count)
+/* Scores of the sixteen keys from t on for `count` queries (a constant) from the first-th on. */
+static ALWAYS_INLINE void score_keys(struct attention *at, bool f16, uint32_t t, uint32_t first,
+                                     uint32_t count)
 {
-    for (uint32_t j = 0; j < count; j++)
-        at->max[j] = lanes_set(-INFINITY);
-    uint32_t begin = at->args->key_begin / LANES * LANES;
-    for (uint32_t t = begin; t < at->args->key_end; t += LANES) {
-        uint32_t j = 0;
-        for (; j + SCORE_QUERIES <= count; j += SCORE_QUERIES)
-            score_keys(at, f16, q, t, j, SCORE_QUERIES);
-        for (; j < count; j++)
-            score_keys(at, f16, q, t, j, 1);
+    const uint32_t chains = SCORE_CHAINS(count), dim = at->args->head_dim;
+    const float *const *q = at->q + first;
+    size_t k = (size_t)t * dim;
+    lanes part[4][ATTN_TILE];
+    UNROLLED
+    for (uint32_t c = 0; c < 4; c += chains) {
+        lanes chain[4][ATTN_TILE];
+        for (uint32_t n = 0; n < chains; n++)
+            for (uint32_t j = 0; j < count; j++)
+                chain[n][j] = lanes_zero();
+        for (uint32_t i = c; i < dim; i += 4) {
+            UNROLLED
+            for (uint32_t n = 0; n < chains; n++) {
+                if (i + n >= dim)
+                    break;
+                lanes key = load_kv(at->args->k, f16, k + (size_t)(i + n) * LANES);
+                UNROLLED
+                for (uint32_t j = 0; j < count; j++)
+                    chain[n][j] = lanes_fma(lanes_set(q[j][i + n]), key, chain[n][j]);
+            }
+        }
+        for (uint32_t n = 0; n < chains; n++)
+            for (uint32_t j = 0; j < count; j++)
+                part[c + n][j] = chain[n][j];
     }
+    UNROLLED
+    for (uint32_t j = 0; j < count; j++)
+        keep_scores(
+            at, first + j, t,
+            lanes_add(lanes_add(part[0][j], part[1][j]), lanes_add(part[2][j], part[3][j])));
+}
+
+static ALWAYS_INLINE void score_all(struct attention *at, bool f16, uint32_t t)
+{
+    uint32_t j = 0;
+    for (; j + ATTN_TILE <= at->count; j += ATTN_TILE)
+        score_keys(at, f16, t, j, ATTN_TILE);
+    for (; ATTN_TILE > 4 && j + 4 <= at->count; j += 4)
+        score_keys(at, f16, t, j, 4);
+    if (at->count - j == 3)
+        score_keys(at, f16, t, j, 3);
+    else if (at->count - j == 2)
+        score_keys(at, f16, t, j, 2);
+    else if (at->count - j == 1)
+        score_keys(at, f16, t, j, 1);
+}
+
+static NO_INLINE void score_all_f16(struct attention *at, uint32_t t)
+{
+    score_all(at, true, t);
+}
+
+static NO_INLINE void score_all_f32(struct attention *at, uint32_t t)
+{
+    score_all(at, false, t);
 }
 
 /* Scores to weights exp(s - max); fills the query's max and sum. */
 static inline void weigh_keys(struct attention *at, uint32_t j, float *max, float *sum)
 {
-    const struct vf_attn_args *a = at->args;
+    struct vf_attn_keys keys = at->keys[j];
     lanes total = lanes_zero();
     *max = lanes_fold_max(at->max[j]);
-    for (uint32_t t = a->key_begin / LANES * LANES; t < a->key_end; t += LANES) {
+    for (uint32_t t = keys.begin / LANES * LANES; t < keys.end; t += LANES) {
         lanes e = lanes_exp(lanes_sub(lanes_load(at->p[j] + t), lanes_set(*max)));
-        e = lanes_select(counted_keys(a, t), e, lanes_zero());
+        e = lanes_select(counted_keys(keys, t), e, lanes_zero());
         lanes_store(at->p[j] + t, e);
         total = lanes_add(total, e);
     }
     *sum = lanes_fold_add(total);
 }
 
-/* `vectors` registers of dimensions from i on for `count` queries (both constant); only the
- * last register may be partial. */
-static ALWAYS_INLINE void sum_values(const struct attention *at, bool f16, float *out, uint32_t i,
-                                     uint32_t vectors, uint32_t first, uint32_t count)
+/* ---- values ---- */
+
+/* Adds the keys' part to `vectors` registers of dimensions from i on of `count` queries (both
+ * constant). */
+static ALWAYS_INLINE void sum_values(const struct attention *at, bool f16, struct vf_attn_keys keys,
+                                     uint32_t i, uint32_t vectors, uint32_t first, uint32_t count)
 {
     const struct vf_attn_args *a = at->args;
-    uint32_t last_count = lanes_left(a->head_dim, i + (vectors - 1) * LANES);
-    lanes acc[VALUE_QUERIES][VALUE_VECTORS];
+    lanes acc[ATTN_TILE][VALUE_VECTORS_MAX];
     for (uint32_t j = 0; j < count; j++)
         for (uint32_t v = 0; v < vectors; v++)
-            acc[j][v] = lanes_zero();
-    for (uint32_t t = a->key_begin; t < a->key_end; t++) {
+            acc[j][v] = lanes_load(at->out[first + j] + i + v * LANES);
+    for (uint32_t t = keys.begin; t < keys.end; t++) {
         size_t row = (size_t)t * a->head_dim + i;
-#pragma GCC unroll 4
+        UNROLLED
         for (uint32_t v = 0; v < vectors; v++) {
-            lanes value = vectors > 1 ? load_kv(a->v, f16, row + v * LANES)
-                                      : load_kv_part(a->v, f16, row, last_count);
-#pragma GCC unroll 4
+            lanes value = load_kv(a->v, f16, row + v * LANES);
+            UNROLLED
             for (uint32_t j = 0; j < count; j++)
                 acc[j][v] = lanes_fma(lanes_set(at->p[first + j][t]), value, acc[j][v]);
         }
     }
     for (uint32_t j = 0; j < count; j++)
         for (uint32_t v = 0; v < vectors; v++)
-            lanes_store_part(out + (first + j) * a->out_stride + i + v * LANES,
-                             vectors > 1 ? LANES : last_count, acc[j][v]);
+            lanes_store(at->out[first + j] + i + v * LANES, acc[j][v]);
 }
 
-static ALWAYS_INLINE void sum_value_queries(const struct attention *at, bool f16, float *out,
-                                            uint32_t first, uint32_t count)
-{
-    uint32_t i = 0;
-    for (; i + VALUE_VECTORS * LANES <= at->args->head_dim; i += VALUE_VECTORS * LANES)
-        sum_values(at, f16, out, i, VALUE_VECTORS, first, count);
-    for (; i < at->args->head_dim; i += LANES)
-        sum_values(at, f16, out, i, 1, first, count);
-}
-
-static ALWAYS_INLINE void attend(struct attention *at, bool f16, uint32_t query, uint32_t count)
+/* The last dimensions, fewer than sixteen, of one query. */
+static NO_INLINE void sum_last_values(const struct attention *at, struct vf_attn_keys keys,
+                                      uint32_t i, uint32_t query)
 {
     const struct vf_attn_args *a = at->args;
-    float *out = a->out + query * a->out_stride;
-    score_queries(at, f16, a->q + query * a->q_stride, count);
-    for (uint32_t j = 0; j < count; j++)
-        weigh_keys(at, j, a->max + query + j, a->sum + query + j);
+    uint32_t width = a->head_dim - i;
+    lanes acc = lanes_load_part(at->out[query] + i, width, 0.0f);
+    for (uint32_t t = keys.begin; t < keys.end; t++) {
+        lanes value = load_kv_part(a->v, a->kv_f16, (size_t)t * a->head_dim + i, width);
+        acc = lanes_fma(lanes_set(at->p[query][t]), value, acc);
+    }
+    lanes_store_part(at->out[query] + i, width, acc);
+}
+
+static ALWAYS_INLINE void sum_dimensions(const struct attention *at, bool f16,
+                                         struct vf_attn_keys keys, uint32_t first, uint32_t count)
+{
+    const uint32_t vectors = VALUE_VECTORS(count), dim = at->args->head_dim;
+    uint32_t i = 0;
+    for (; i + vectors * LANES <= dim; i += vectors * LANES)
+        sum_values(at, f16, keys, i, vectors, first, count);
+    for (; i + LANES <= dim; i += LANES)
+        sum_values(at, f16, keys, i, 1, first, count);
+    for (uint32_t j = first; i < dim && j < first + count; j++)
+        sum_last_values(at, keys, i, j);
+}
+
+/* Keys [begin, end), perhaps none. */
+static NO_INLINE void sum_one(const struct attention *at, uint32_t begin, uint32_t end,
+                              uint32_t query)
+{
+    struct vf_attn_keys keys = {begin, end};
+    if (begin >= end)
+        return;
+    if (at->args->kv_f16)
+        sum_dimensions(at, true, keys, query, 1);
+    else
+        sum_dimensions(at, false, keys, query, 1);
+}
+
+static ALWAYS_INLINE void sum_queries(struct attention *at, bool f16, uint32_t first,
+                                      uint32_t count)
+{
+    struct vf_attn_keys common = keys_of(at, first, count, true);
+    if (common.begin >= common.end) {
+        for (uint32_t j = first; j < first + count; j++)
+            sum_one(at, at->keys[j].begin, at->keys[j].end, j);
+        return;
+    }
+    for (uint32_t j = first; j < first + count; j++)
+        sum_one(at, at->keys[j].begin, common.begin, j);
+    sum_dimensions(at, f16, common, first, count);
+    for (uint32_t j = first; j < first + count; j++)
+        sum_one(at, common.end, at->keys[j].end, j);
+}
+
+static ALWAYS_INLINE void sum_all(struct attention *at, bool f16)
+{
     uint32_t j = 0;
-    for (; j + VALUE_QUERIES <= count; j += VALUE_QUERIES)
-        sum_value_queries(at, f16, out, j, VALUE_QUERIES);
-    for (; j < count; j++)
-        sum_value_queries(at, f16, out, j, 1);
+    for (; j + ATTN_TILE <= at->count; j += ATTN_TILE)
+        sum_queries(at, f16, j, ATTN_TILE);
+    for (; ATTN_TILE > 4 && j + 4 <= at->count; j += 4)
+        sum_queries(at, f16, j, 4);
+    if (at->count - j == 3)
+        sum_queries(at, f16, j, 3);
+    else if (at->count - j == 2)
+        sum_queries(at, f16, j, 2);
+    else if (at->count - j == 1)
+        sum_one(at, at->keys[j].begin, at->keys[j].end, j);
+}
+
+static NO_INLINE void sum_all_f16(struct attention *at)
+{
+    sum_all(at, true);
+}
+
+static NO_INLINE void sum_all_f32(struct attention *at)
+{
+    sum_all(at, false);
+}
+
+/* ---- the block ---- */
+
+static void attend(struct attention *at, uint32_t query)
+{
+    const struct vf_attn_args *a = at->args;
+    struct vf_attn_keys any = keys_of(at, 0, at->count, false);
+    for (uint32_t t = any.begin / LANES * LANES; t < any.end; t += LANES) {
+        if (query == 0)
+            prefetch_keys(a, t, any.end);
+        if (a->kv_f16)
+            score_all_f16(at, t);
+        else
+            score_all_f32(at, t);
+    }
+    for (uint32_t j = 0; j < at->count; j++)
+        weigh_keys(at, j, a->max + query + j, a->sum + query + j);
+    if (a->kv_f16)
+        sum_all_f16(at);
+    else
+        sum_all_f32(at);
 }
 
 static void attention_block(const struct vf_attn_args *args)
 {
-    VF_ASSERT(args->key_begin < args->key_end && args->key_end <= VF_ATTN_BLOCK);
     struct attention at;
     at.args = args;
-    for (uint32_t query = 0; query < args->n_q; query += ATTN_QUERIES) {
-        uint32_t left = args->n_q - query;
-        uint32_t count = left < ATTN_QUERIES ? left : ATTN_QUERIES;
-        if (args->kv_f16)
-            attend(&at, true, query, count);
-        else
-            attend(&at, false, query, count);
+    for (uint32_t query = 0; query < args->n_q; query += at.count) {
+        at.count = smaller(ATTN_QUERIES, args->n_q - query);
+        for (uint32_t j = 0; j < at.count; j++) {
+            at.q[j] = vf_attn_query(args, query + j);
+            at.out[j] = args->out + (query + j) * args->out_stride;
+            at.keys[j] = vf_attn_keys_of(args, query + j);
+            at.max[j] = lanes_set(-INFINITY);
+            memset(at.out[j], 0, args->head_dim * sizeof(*args->out));
+        }
+        attend(&at, query);
     }
 }
 

@@ -11,12 +11,18 @@
 
 /* For bodies that take their shape from a constant argument. */
 #define ALWAYS_INLINE inline __attribute__((always_inline))
-#define LANES         16u
-/* Queries whose score chains fit the sixteen registers: 4 chains x 2 registers each. */
-#define SCORE_QUERIES 1u
-/* Registers of lanes per query, and queries, of one pass over the values. */
-#define VALUE_VECTORS 2u
-#define VALUE_QUERIES 2u
+/* For bodies that many such shapes share, which would otherwise be compiled once for each. */
+#define NO_INLINE __attribute__((noinline))
+#define LANES     16u
+#define UNROLLED  _Pragma("GCC unroll 8")
+/* Activation columns whose chain of products fills the multipliers. */
+#define F32_COLS 4u
+/* Attention: queries of one pass in registers, how many of a query's four chains of products run
+ * side by side, and registers of lanes per query in a pass over the values. */
+#define ATTN_TILE            4u
+#define SCORE_CHAINS(count)  ((count) == 1 ? 4u : (count) <= 3 ? 2u : 1u)
+#define VALUE_VECTORS_MAX    4u
+#define VALUE_VECTORS(count) ((count) == 1 ? 4u : (count) <= 3 ? 2u : 1u)
 
 typedef struct {
     __m256 lo, hi;

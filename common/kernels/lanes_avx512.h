@@ -14,10 +14,29 @@
 
 /* For bodies that take their shape from a constant argument. */
 #define ALWAYS_INLINE inline __attribute__((always_inline))
-#define LANES         16u
-#define SCORE_QUERIES 4u
-#define VALUE_VECTORS 4u
-#define VALUE_QUERIES 4u
+/* For bodies that many such shapes share, which would otherwise be compiled once for each. */
+#define NO_INLINE __attribute__((noinline))
+#define LANES     16u
+
+/* F32_COLS: activation columns whose chain of products fills the multipliers.
+ * Attention: queries of one pass in registers, how many of a query's four chains of products run
+ * side by side, and registers of lanes per query in a pass over the values.
+ * The emulation has the same bodies in smaller shapes: the compiler takes minutes over these. */
+#ifndef VF_EMULATE_AVX512
+#define UNROLLED             _Pragma("GCC unroll 8")
+#define F32_COLS             8u
+#define ATTN_TILE            8u
+#define SCORE_CHAINS(count)  ((count) <= 4 ? 4u : 2u)
+#define VALUE_VECTORS_MAX    4u
+#define VALUE_VECTORS(count) ((count) <= 4 ? 4u : 2u)
+#else
+#define UNROLLED
+#define F32_COLS             4u
+#define ATTN_TILE            4u
+#define SCORE_CHAINS(count)  2u
+#define VALUE_VECTORS_MAX    2u
+#define VALUE_VECTORS(count) ((count) <= 2 ? 2u : 1u)
+#endif
 
 typedef __m512 lanes;
 typedef __mmask16 lanes_mask;

@@ -98,13 +98,18 @@ static enum vf_code send_plan(struct vf_engine *e, struct worker *w, struct vf_e
     plan.kv = (char *)e->params.kv;
     plan.overlap = (char *)e->params.overlap;
     plan.io = (char *)e->params.io;
+    plan.speculate = (char *)(e->params.speculate ? e->params.speculate : "off");
     plan.weights = (char *)e->params.weights;
     plan.context = e->budget.context;
     plan.sequences = e->info.sequences;
     plan.columns_max = e->budget.columns_max;
     plan.rows_max = e->budget.rows_max;
     plan.cache_slots = e->budget.cache_slots;
-    plan.queue_depth = e->params.queue_depth;
+    plan.queue_depth = e->info.io_depth;
+    plan.read_bytes = e->info.io_read_bytes;
+    plan.io_throttle = e->params.io_throttle;
+    plan.expert_bank = e->stripe_paths;
+    plan.n_expert_bank = e->stripe_count;
     plan.logits_slots = VF_LOGITS_SLOTS;
     Vflow__Envelope m = VFLOW__ENVELOPE__INIT;
     m.body_case = VFLOW__ENVELOPE__BODY_PLAN;
@@ -274,6 +279,7 @@ static void take_totals(struct worker *w, const Vflow__StepStats *s)
         .expert_demand = s->expert_demand,
         .weight_bytes = s->weight_bytes,
     };
+    engine_take_speculation(s->speculation, &w->totals.speculation);
 }
 
 static void take_heartbeat(struct worker *w, const Vflow__Heartbeat *beat)
@@ -363,6 +369,36 @@ static void describe_activity(struct vf_engine *e, char *text, size_t n)
         snprintf(text, n, "between two steps");
 }
 
+/* An I/O worker holds nothing that isn't in the file and in the cache's table: another one takes its
+ * place, and the steps that wait for it go on. */
+static bool may_revive(struct worker *w)
+{
+    uint64_t now_ns = vf_now_ns();
+    if (w->role != VF_WORKER_IO || w->state != WORKER_READY)
+        return false;
+    if (w->revivals == 0 || now_ns - w->revivals_since_ns > REVIVALS_WINDOW_NS) {
+        w->revivals = 0;
+        w->revivals_since_ns = now_ns;
+    }
+    return w->revivals++ < REVIVALS_MAX;
+}
+
+static void revive(struct vf_engine *e, struct worker *w, const char *how)
+{
+    vf_warn("%s (pid %d) %s; it is started again", w->name, (int)w->pid, how);
+    vf_process_deinit(&w->process);
+    w->state = WORKER_STARTING;
+    w->peer = (struct vf_wire_peer){0};
+    w->asks_open = 0;
+    e->ready_count--;
+    struct vf_err why;
+    enum vf_code code = vf_expert_cache_release_io(e->cache, w->index, &why);
+    if (!code)
+        code = start_worker(e, w, &why);
+    if (code)
+        engine_break(e, &why);
+}
+
 static void worker_died(struct vf_engine *e, struct worker *w)
 {
     drain_messages(e, LAST_WORDS_MS);
@@ -372,6 +408,10 @@ static void worker_died(struct vf_engine *e, struct worker *w)
     int status = -1;
     if (!vf_process_reap(&w->process, how, sizeof how, &status))
         return;
+    if (may_revive(w)) {
+        revive(e, w, how);
+        return;
+    }
     w->state = WORKER_LOST;
     vf_process_deinit(&w->process);
     describe_activity(e, activity, sizeof activity);
@@ -564,13 +604,14 @@ enum vf_code vf_engine_read_totals(struct vf_engine *e, bool fresh, struct vf_en
         out->expert_late += t->expert_late;
         out->expert_demand += t->expert_demand;
         out->weight_bytes += t->weight_bytes;
+        engine_add_speculation(&t->speculation, &out->speculation);
     }
-    for (uint32_t i = 0; e->cache && i < e->info.io_workers; i++) {
-        struct vf_cache_io_stats s = vf_expert_cache_io_state(e->cache, i).stats;
-        out->expert_reads += s.reads;
-        out->expert_bytes_read += s.bytes;
-        out->expert_read_ns += s.latency_ns_sum;
-        out->expert_evictions += s.evictions;
+    if (e->cache) {
+        out->cache = vf_expert_cache_totals(e->cache);
+        out->expert_reads = out->cache.reads;
+        out->expert_bytes_read = out->cache.bytes;
+        out->expert_evictions = out->cache.evictions;
     }
+    engine_count_guesses(e, &out->speculation);
     return code;
 }

@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <zmq.h>
 
 static enum vf_code open_model(struct vf_engine *e, struct vf_err *err)
 {
@@ -42,36 +43,47 @@ static enum vf_code place(struct vf_engine *e, struct vf_err *err)
     return vf_placement_pipeline(e->config, &e->program, n, &e->placement, err);
 }
 
-/* Numbers that attention layers keep for one position. */
-static uint64_t kv_values(const struct vf_engine *e)
+static void log_plan(const struct vf_memory_plan *m)
 {
-    const struct vf_config *c = e->config;
-    return (uint64_t)e->program.effective_layers * c->kv_head_count * c->head_dim * 2;
+    char text[VF_MEMORY_ITEM_COUNT][VF_BYTES_TEXT], need[VF_BYTES_TEXT], allowed[VF_BYTES_TEXT];
+    for (int i = 0; i < VF_MEMORY_ITEM_COUNT; i++)
+        vf_bytes_text(m->bytes[i], text[i]);
+    vf_info("memory: %s planned of %s %s: weights %s, experts %s, KV caches %s, buffers %s, shared "
+            "%s, kernel %s, tokenizer %s, processes %s",
+            vf_bytes_text(m->need, need), vf_bytes_text(m->allowed, allowed),
+            m->given ? "allowed by --memory" : "that may be used", text[VF_MEMORY_WEIGHTS],
+            text[VF_MEMORY_EXPERTS], text[VF_MEMORY_KV], text[VF_MEMORY_BUFFERS],
+            text[VF_MEMORY_SHARED], text[VF_MEMORY_KERNEL], text[VF_MEMORY_TOKENIZER],
+            text[VF_MEMORY_PROCESSES]);
+}
+
+static void warn_plan(const struct vf_memory_plan *m)
+{
+    char a[VF_BYTES_TEXT], b[VF_BYTES_TEXT];
+    if (m->given && m->allowed > m->available && m->need > m->available)
+        vf_warn("the run needs %s of memory and --memory allows it, but only %s are available",
+                vf_bytes_text(m->need, a), vf_bytes_text(m->available, b));
+    if (m->shm_limits)
+        vf_warn("/dev/shm has %s free, which makes the expert cache smaller than memory allows: "
+                "mount -o remount,size=SIZE /dev/shm gives it more (a container: --shm-size)",
+                vf_bytes_text(m->shm_available, a));
 }
 
 static enum vf_code decide_sizes(struct vf_engine *e, struct vf_err *err)
 {
     const struct vf_config *c = e->config;
-    struct vf_budget_model model = {
-        .file_bytes = vf_model_file_bytes(e->file),
-        .expert_count = c->expert_count,
-        .expert_layers = c->layer_count,
-        .record_bytes = c->expert_count ? vf_model_file_expert_layout(e->file).bytes : 0,
-        .context_max = c->context_max,
-        .vocab_size = c->vocab_size,
-        .flow_count = c->flow_count,
-        .kv_values = kv_values(e),
-    };
-    struct vf_budget_machine machine = {vf_memory_available(), vf_shm_available()};
-    enum vf_code code = vf_budget_decide(&e->params, &model, &machine, &e->budget, err);
+    struct vf_budget_model model;
+    struct vf_budget_machine machine;
+    vf_budget_machine_read(&e->topology, &machine);
+    enum vf_code code = vf_budget_model_from_file(e->file, &e->program, &e->placement, &model, err);
+    if (!code)
+        code = vf_budget_decide(&e->params, &model, &machine, &e->budget, err);
     if (code)
         return code;
     const struct vf_budget *b = &e->budget;
-    uint32_t io = e->params.io_workers ? e->params.io_workers : 1;
-    if (b->stream && io > VF_CACHE_IO_WORKERS_MAX)
-        return vf_err_set(err, VF_ERR_USAGE, "--io-workers: %u found, at most %u are allowed", io,
-                          VF_CACHE_IO_WORKERS_MAX);
-    e->info.io_workers = b->stream ? io : 0;
+    warn_plan(&b->memory);
+    log_plan(&b->memory);
+    e->info.io_workers = b->io_workers;
     e->info.context = b->context;
     e->info.sequences = e->params.sequences;
     e->info.chunk = b->chunk;
@@ -81,17 +93,17 @@ static enum vf_code decide_sizes(struct vf_engine *e, struct vf_err *err)
     e->info.experts = c->expert_count == 0 ? "none" : b->stream ? "streamed" : "resident";
     e->info.cache_bytes = b->cache_slots * model.record_bytes;
     e->info.expert_bytes = (uint64_t)c->expert_count * c->layer_count * model.record_bytes;
+    e->info.memory_bytes = b->memory.need;
+    e->info.memory_allowed = b->memory.allowed;
     return VF_OK;
 }
 
 static enum vf_code create_cache(struct vf_engine *e, struct vf_err *err)
 {
     struct vf_expert_bank bank;
-    enum vf_code code = vf_expert_bank_from_model(e->file, &bank, err);
+    enum vf_code code = vf_expert_bank_of(e->file, e->stripes, &bank, err);
     if (code)
         return code;
-    if (e->budget.cache_slots > VF_CACHE_SLOTS_MAX)
-        e->budget.cache_slots = VF_CACHE_SLOTS_MAX;
     struct vf_cache_geometry g = {
         .layer_count = bank.layer_count,
         .expert_count = bank.expert_count,
@@ -119,7 +131,8 @@ static enum vf_code create_memory(struct vf_engine *e, struct vf_err *err)
     vf_run_dir_shm_name(e->run_dir, VF_RUN_SHM_LOGITS, name);
     code = vf_shm_create(name, e->budget.logits_bytes, &e->logits, err);
     if (code == VF_ERR_NO_MEMORY)
-        vf_err_append(err, "; a smaller --batch or --prefill-chunk or a larger /dev/shm would help");
+        vf_err_append(err,
+                      "; a smaller --batch or --prefill-chunk or a larger /dev/shm would help");
     if (code)
         return vf_err_prepend(err, "log-probabilities: ");
     return e->budget.stream ? create_cache(e, err) : VF_OK;
@@ -143,6 +156,9 @@ static enum vf_code create_messages(struct vf_engine *e, struct vf_err *err)
     enum vf_code code = vf_wire_open(e->zmq, &options, &e->router, err);
     if (code)
         return code;
+    /* A worker that takes a dead one's place has its routing id. */
+    const int handover = 1;
+    zmq_setsockopt(e->router, ZMQ_ROUTER_HANDOVER, &handover, sizeof handover);
     char endpoint[VF_RUN_ENDPOINT_MAX];
     vf_run_dir_endpoint(e->run_dir, VF_RUN_CONTROL, endpoint);
     return vf_wire_bind(e->router, endpoint, err);
@@ -167,6 +183,13 @@ static void sum_ready(struct vf_engine *e)
     e->idle_since_ns = vf_now_ns();
 }
 
+static enum vf_code choose_reads(struct vf_engine *e, struct vf_err *err)
+{
+    struct vf_expert_bank bank;
+    enum vf_code code = vf_expert_bank_of(e->file, e->stripes, &bank, err);
+    return code ? code : engine_choose_reads(e, &bank, err);
+}
+
 static enum vf_code build(struct vf_engine *e, struct vf_err *err)
 {
     int swept = vf_run_dir_sweep();
@@ -176,7 +199,11 @@ static enum vf_code build(struct vf_engine *e, struct vf_err *err)
     if (!code)
         code = place(e, err);
     if (!code)
+        code = engine_open_bank(e, err);
+    if (!code)
         code = decide_sizes(e, err);
+    if (!code && e->budget.stream)
+        code = choose_reads(e, err);
     if (!code)
         code = vf_run_dir_create(&e->run_dir, err);
     if (!code)
@@ -230,6 +257,9 @@ void vf_engine_destroy(struct vf_engine *e)
     vf_run_dir_close(e->run_dir);
     vf_placement_deinit(&e->placement);
     vf_program_deinit(&e->program);
+    vf_bank_stripes_close(e->stripes);
+    for (uint32_t i = 0; i < e->stripe_count; i++)
+        free(e->stripe_paths[i]);
     vf_model_file_close(e->file);
     free(e->model_path);
     free(e);

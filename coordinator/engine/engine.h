@@ -12,6 +12,7 @@
 #ifndef VF_COORDINATOR_ENGINE_ENGINE_H
 #define VF_COORDINATOR_ENGINE_ENGINE_H
 
+#include "common/expert_cache.h"
 #include "common/err.h"
 #include "common/format/model_file.h"
 
@@ -31,15 +32,19 @@ struct vf_engine_params { /* 0 means "decide yourself" where it isn't a size or 
     const char *kv;          /* f16, f32 */
     const char *overlap;     /* staged, sync */
     const char *io;          /* direct, buffered */
+    const char *speculate;   /* auto, on, off; NULL: off */
     const char *weights;     /* mmap, huge */
     enum vf_experts_mode experts;
+    const char *expert_bank; /* directories of its stripes, "DIR,DIR"; NULL: the model file */
     uint64_t expert_cache_bytes;
-    uint32_t threads; /* of each stage worker */
+    uint64_t memory_bytes; /* of all processes together; 0: what is available less a reserve */
+    uint32_t threads;      /* of each stage worker */
     uint32_t stage_workers, io_workers;
     uint32_t context;       /* positions of a sequence; 0: the model's, at most 4096 */
     uint32_t sequences;     /* KV cache slots, at least 1 */
     uint32_t prefill_chunk; /* columns of flow 0 in a step */
-    uint32_t queue_depth;   /* reads in flight per I/O worker */
+    uint32_t queue_depth;   /* reads in flight per I/O worker; 0: what the drive wants */
+    uint64_t io_throttle;   /* bytes a second of each I/O worker, for experiments; 0: none */
     int verbosity;          /* -v of the workers */
     bool scores;            /* whole texts will be scored: steps have many rows */
     int cancel_fd;          /* readable: give up with VF_ERR_CANCELLED; -1: none */
@@ -54,6 +59,11 @@ struct vf_engine_info { /* fixed once the engine runs */
     const char *experts;  /* "none", "resident", "streamed" */
     uint64_t cache_bytes; /* expert cache */
     uint64_t expert_bytes, weight_bytes, kv_bytes;
+    uint32_t io_depth;                     /* reads in flight per I/O worker; 0: their default */
+    uint64_t io_read_bytes;                /* of each; 0: their default */
+    double drive_bytes_per_s;              /* as probed at the start; 0: it wasn't */
+    double drive_latency_ms;
+    uint64_t memory_bytes, memory_allowed; /* planned for all processes, and the most they may take */
 };
 
 struct vf_step_column {
@@ -70,12 +80,28 @@ struct vf_step_done {
     uint32_t row_count;
 };
 
+/* Guesses of the experts of later layers. */
+#define VF_ENGINE_GUESS_REACH 2u
+struct vf_engine_speculation {
+    struct {
+        uint64_t guessed, right, chosen; /* experts: right of those guessed, all that were chosen */
+    } ahead[VF_ENGINE_GUESS_REACH];      /* [i]: i + 1 layers before */
+    uint64_t steps, steps_guessed;       /* of workers: that could have guessed, and that did */
+    uint64_t guess_ns, probes;
+    double gain_sum; /* of workers_probed: share of a step's time that guessing saved */
+    uint32_t workers_probed;
+    uint32_t workers, workers_on; /* that can guess; of these, whose next step does */
+    uint64_t used, wasted, bytes_wasted; /* experts read on a guess; bytes: at most */
+};
+
 struct vf_engine_totals { /* of all workers since the start */
     uint64_t compute_ns, wait_ns, stall_ns;
     uint64_t experts_wanted, expert_hits, expert_late, expert_demand;
     uint64_t weight_bytes; /* read from memory by the stage workers */
-    /* By the I/O workers; expert_read_ns sums the time from submission to completion. */
-    uint64_t expert_reads, expert_bytes_read, expert_read_ns, expert_evictions;
+    /* By the I/O workers. */
+    uint64_t expert_reads, expert_bytes_read, expert_evictions;
+    struct vf_cache_totals cache; /* zeros unless experts are streamed */
+    struct vf_engine_speculation speculation;
 };
 
 enum vf_worker_role { VF_WORKER_STAGE, VF_WORKER_IO };

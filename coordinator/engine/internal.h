@@ -5,6 +5,7 @@
 #ifndef VF_COORDINATOR_ENGINE_INTERNAL_H
 #define VF_COORDINATOR_ENGINE_INTERNAL_H
 
+#include "common/bank_stripes.h"
 #include "common/expert_cache.h"
 #include "common/mailbox.h"
 #include "common/model/placement.h"
@@ -30,6 +31,9 @@
 #define SILENCE_NS           VF_S(20) /* an unanswered heartbeat, of a worker that isn't in a step */
 #define BLAME_NS             VF_S(2)  /* for the worker that failed a step to say why */
 #define TOTALS_NS            VF_S(10)
+/* An I/O worker that dies is started again, unless it does so more often than this. */
+#define REVIVALS_MAX         8u
+#define REVIVALS_WINDOW_NS   VF_S(60)
 #define SHUTDOWN_GRACE_NS    VF_S(3)
 #define PROGRESS_NS          VF_S(1) /* loading that takes longer shows a bar on a terminal */
 
@@ -51,6 +55,8 @@ struct worker {
     struct vf_engine_totals totals; /* its last heartbeat's */
     uint64_t weight_bytes, kv_bytes;
     uint32_t threads;
+    uint32_t revivals; /* since revivals_since_ns */
+    uint64_t revivals_since_ns;
 };
 
 struct flight { /* a step that was sent and not yet taken */
@@ -71,6 +77,9 @@ struct vf_engine {
 
     struct vf_model_file *file;
     const struct vf_config *config;
+    struct vf_bank_stripes *stripes; /* NULL: the expert bank is in the file */
+    char *stripe_paths[VF_BANK_FILES_MAX]; /* absolute */
+    uint32_t stripe_count;
     struct vf_program program;
     struct vf_placement placement;
 
@@ -115,6 +124,24 @@ enum vf_code engine_send(struct vf_engine *e, struct worker *w, Vflow__Envelope 
 enum vf_code engine_break(struct vf_engine *e, const struct vf_err *why);
 /* Tells every worker to leave, waits, kills who stays. */
 void engine_shutdown_workers(struct vf_engine *e, const char *reason);
+
+/* ---- drive.c ---- */
+
+/* Fills info.io_depth and the drive's figures; 0: the I/O workers' default. */
+enum vf_code engine_choose_reads(struct vf_engine *e, const struct vf_expert_bank *bank,
+                                 struct vf_err *err);
+/* Opens the stripes that params.expert_bank names; without it nothing. */
+enum vf_code engine_open_bank(struct vf_engine *e, struct vf_err *err);
+
+/* ---- speculation.c ---- */
+
+/* What a worker reported; NULL: nothing. */
+void engine_take_speculation(const Vflow__SpeculationStats *s, struct vf_engine_speculation *out);
+/* Adds one worker's to the sum of all. */
+void engine_add_speculation(const struct vf_engine_speculation *s,
+                            struct vf_engine_speculation *sum);
+/* What the expert cache knows of guesses; nothing without a cache. */
+void engine_count_guesses(struct vf_engine *e, struct vf_engine_speculation *out);
 
 /* ---- steps.c ---- */
 

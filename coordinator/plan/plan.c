@@ -3,6 +3,7 @@
 
 #include "common/bandwidth.h"
 #include "common/cli.h"
+#include "common/expert_cache.h"
 #include "common/out_file.h"
 #include "common/util.h"
 #include "coordinator/plan/plan_model.h"
@@ -14,15 +15,25 @@
 #include <string.h>
 #include <unistd.h>
 
-#define PROGRAM "vflow-coordinator plan"
+#define PROGRAM         "vflow-coordinator plan"
+#define SIZE_OPTION_MAX 9.2e18
+#define CHUNK_DEFAULT   256 /* as in coordinator/options.c */
 
 struct arguments {
     const char *model, *config, *svg;
     int64_t stage_workers, io_workers, threads;
     double bandwidth;
+    int64_t ctx, batch, chunk, depth;
+    uint64_t memory, expert_cache;
     int quant, placement; /* quant -1: not given */
+    int kv, weights, experts, overlap;
     bool json, table;
 };
+
+static const char *const kv_words[] = {"f16", "f32", NULL};
+static const char *const weights_words[] = {"mmap", "huge", NULL};
+static const char *const experts_words[] = {"auto", "resident", "stream", NULL};
+static const char *const overlap_words[] = {"staged", "sync", NULL};
 
 static enum vf_code parse_arguments(int argc, char **argv, struct arguments *a, struct vf_err *err)
 {
@@ -56,7 +67,7 @@ static enum vf_code parse_arguments(int argc, char **argv, struct arguments *a, 
          .metavar = "N",
          .help = "processes that read experts (default 1 when there are experts)",
          .min = 1,
-         .max = 64},
+         .max = VF_CACHE_IO_WORKERS_MAX},
         {.name = "placement",
          .type = VF_OPT_CHOICE,
          .value = &a->placement,
@@ -78,9 +89,72 @@ static enum vf_code parse_arguments(int argc, char **argv, struct arguments *a, 
          .type = VF_OPT_INT,
          .value = &a->threads,
          .metavar = "N",
-         .help = "threads that measure the bandwidth (default: every CPU)",
+         .help = "threads of a stage worker, and those that measure the bandwidth (default: every "
+                 "CPU)",
          .min = 1,
          .max = VF_BANDWIDTH_THREADS_MAX},
+        {.name = "memory",
+         .type = VF_OPT_SIZE,
+         .value = &a->memory,
+         .metavar = "SIZE",
+         .help = "what a run may take (default: what is available)",
+         .min = 1,
+         .max = SIZE_OPTION_MAX},
+        {.name = "experts",
+         .type = VF_OPT_CHOICE,
+         .value = &a->experts,
+         .help = "of that run",
+         .choices = experts_words},
+        {.name = "expert-cache",
+         .type = VF_OPT_SIZE,
+         .value = &a->expert_cache,
+         .metavar = "SIZE",
+         .help = "of that run (default: what --memory leaves)",
+         .min = 1,
+         .max = SIZE_OPTION_MAX},
+        {.name = "weights",
+         .type = VF_OPT_CHOICE,
+         .value = &a->weights,
+         .help = "of that run",
+         .choices = weights_words},
+        {.name = "kv",
+         .type = VF_OPT_CHOICE,
+         .value = &a->kv,
+         .help = "of that run",
+         .choices = kv_words},
+        {.name = "overlap",
+         .type = VF_OPT_CHOICE,
+         .value = &a->overlap,
+         .help = "of that run",
+         .choices = overlap_words},
+        {.name = "ctx",
+         .type = VF_OPT_INT,
+         .value = &a->ctx,
+         .metavar = "N",
+         .help = "of that run (default: the model's, at most 4096)",
+         .min = 1,
+         .max = VF_CONTEXT_MAX},
+        {.name = "batch",
+         .type = VF_OPT_INT,
+         .value = &a->batch,
+         .metavar = "N",
+         .help = "of that run (default 1)",
+         .min = 1,
+         .max = 1024},
+        {.name = "prefill-chunk",
+         .type = VF_OPT_INT,
+         .value = &a->chunk,
+         .metavar = "N",
+         .help = "of that run (default 256)",
+         .min = 1,
+         .max = 4096},
+        {.name = "io-depth",
+         .type = VF_OPT_INT,
+         .value = &a->depth,
+         .metavar = "N",
+         .help = "of that run (default: what a probe of the drive would find)",
+         .min = 1,
+         .max = 256},
         {.name = "json", .type = VF_OPT_FLAG, .value = &a->json, .help = "print JSON"},
         {.name = "svg",
          .type = VF_OPT_STRING,
@@ -130,6 +204,21 @@ static struct vf_plan_options make_options(const struct arguments *a)
         .io_workers = (uint32_t)a->io_workers,
         .threads = (uint32_t)a->threads,
         .bandwidth_gb_s = a->bandwidth,
+        .run =
+            {
+                .kv = kv_words[a->kv],
+                .weights = weights_words[a->weights],
+                .overlap = overlap_words[a->overlap],
+                .experts = (enum vf_experts_mode)a->experts,
+                .expert_cache_bytes = a->expert_cache,
+                .memory_bytes = a->memory,
+                .threads = (uint32_t)a->threads,
+                .io_workers = (uint32_t)a->io_workers,
+                .context = (uint32_t)a->ctx,
+                .sequences = (uint32_t)a->batch,
+                .prefill_chunk = (uint32_t)a->chunk,
+                .queue_depth = (uint32_t)a->depth,
+            },
     };
 }
 
@@ -178,7 +267,7 @@ static enum vf_code write_outputs(const struct vf_plan *plan, const struct argum
 int vf_plan_main(int argc, char **argv)
 {
     struct vf_err err = {0};
-    struct arguments a = {.stage_workers = 1, .quant = -1};
+    struct arguments a = {.stage_workers = 1, .quant = -1, .batch = 1, .chunk = CHUNK_DEFAULT};
     struct vf_plan plan;
     if (parse_arguments(argc, argv, &a, &err) != VF_OK || check_arguments(&a, &err) != VF_OK)
         return vf_cli_fail(PROGRAM, &err);

@@ -163,6 +163,9 @@ enum vf_code vf_plan_print_json(const struct vf_plan *p, FILE *out, struct vf_er
     put(o, "placement", placement(p, &bad), &bad);
     put(o, "program", program(p, &bad), &bad);
     put(o, "edges", edges(p, &bad), &bad);
+    if (p->has_memory)
+        put(o, "memory", vf_plan_memory_json(p, &bad), &bad);
+    put(o, "drive", vf_plan_drive_json(p, &bad), &bad);
     put(o, "expected", expected(p, &bad), &bad);
     if (bad) {
         json_decref(o);

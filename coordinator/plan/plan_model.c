@@ -278,6 +278,10 @@ enum vf_code vf_plan_build(const struct vf_plan_options *options, struct vf_plan
         vf_plan_deinit(out);
         return code;
     }
+    if (options->run.kv && (code = vf_plan_add_memory(out, err))) {
+        vf_plan_deinit(out);
+        return code;
+    }
     out->params = vf_config_param_count(out->config);
     out->closed = vf_critical_path_closed_form(out->config);
     if (!out->config->expert_count)

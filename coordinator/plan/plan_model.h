@@ -6,8 +6,11 @@
 #define VF_COORDINATOR_PLAN_PLAN_MODEL_H
 
 #include "common/format/model_file.h"
+#include "common/json.h"
 #include "common/model/critical_path.h"
 #include "common/model/placement.h"
+#include "coordinator/engine/budget.h"
+#include "coordinator/engine/drive.h"
 
 #include <stdio.h>
 
@@ -19,6 +22,8 @@ struct vf_plan_options {
     uint32_t io_workers;   /* 0: one when the model has experts */
     uint32_t threads;      /* of the bandwidth measurement; 0: every CPU */
     double bandwidth_gb_s; /* 0: measure */
+    /* The run whose memory is planned: everything that vf_budget_decide reads. kv NULL: none. */
+    struct vf_engine_params run;
 };
 
 enum vf_plan_part { /* what weights belong to */
@@ -60,6 +65,10 @@ struct vf_plan {
     double half_unlimited;          /* total at 0.5 bytes when only inputs are waited for */
     double bandwidth_gb_s;
     uint32_t bandwidth_threads; /* 0: given, not measured */
+    bool has_memory;
+    struct vf_budget budget;
+    struct vf_drive_choice drive; /* of a model whose experts would stream; depth 0: not probed */
+    struct vf_err memory_refused; /* code VF_OK: the run fits */
 };
 
 enum vf_code vf_plan_build(const struct vf_plan_options *options, struct vf_plan *out,
@@ -72,6 +81,14 @@ uint64_t vf_plan_sum(const uint64_t part_bytes[VF_PART_COUNT]);
 /* What one token's value weighs when it crosses to another worker: f32, a column per flow. */
 uint64_t vf_plan_value_bytes(const struct vf_plan *plan, vf_value v);
 double vf_plan_token_ms(const struct vf_plan *plan, double bytes);
+
+/* Plans the memory of options.run on this machine. A run that doesn't fit is part of the plan, not
+ * an error; wrong usage is one. */
+enum vf_code vf_plan_add_memory(struct vf_plan *plan, struct vf_err *err);
+void vf_plan_print_memory(const struct vf_plan *plan, FILE *out);
+json_t *vf_plan_drive_json(const struct vf_plan *plan, int *bad); /* likewise; null: not probed */
+/* New reference; *bad is set when memory ran out. */
+json_t *vf_plan_memory_json(const struct vf_plan *plan, int *bad);
 
 void vf_plan_print_text(const struct vf_plan *plan, FILE *out);
 enum vf_code vf_plan_print_json(const struct vf_plan *plan, FILE *out, struct vf_err *err);

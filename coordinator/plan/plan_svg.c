@@ -4,6 +4,8 @@
  */
 #include "coordinator/plan/plan_model.h"
 
+#include "common/svg.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -23,6 +25,7 @@
 #define PLOT_WIDTH_MIN  1000.0
 #define PLOT_WIDTH_MAX  4800.0 /* many layers: boxes shrink and lose their labels instead */
 #define LABEL_WIDTH     7.0    /* of a character, roughly */
+#define TICK_PX         80.0   /* at least, between two ticks */
 
 enum row { ROW_OTHER, ROW_ATTENTION, ROW_DENSE, ROW_EXPERTS, ROW_COUNT };
 
@@ -102,20 +105,6 @@ static double y_of(const struct canvas *c, const struct panel *p, uint32_t op)
     return p->top + block * block_height(c) + (row + 0.5) * LANE_HEIGHT;
 }
 
-static void print_escaped(FILE *out, const char *s)
-{
-    for (; *s; s++) {
-        if (*s == '<')
-            fputs("&lt;", out);
-        else if (*s == '>')
-            fputs("&gt;", out);
-        else if (*s == '&')
-            fputs("&amp;", out);
-        else if ((unsigned char)*s >= 0x20)
-            fputc(*s, out);
-    }
-}
-
 static void print_style(FILE *out)
 {
     fputs("<style>\n"
@@ -187,9 +176,9 @@ static void print_head(const struct canvas *c)
 {
     const struct vf_plan *p = c->plan;
     fprintf(c->out, "<text class=\"title\" x=\"16\" y=\"24\">");
-    print_escaped(c->out, p->source);
+    vf_svg_print_escaped(c->out, p->source);
     fprintf(c->out, "</text>\n<text class=\"small\" x=\"16\" y=\"42\">");
-    print_escaped(c->out, vf_style_name(p->config->style));
+    vf_svg_print_escaped(c->out, vf_style_name(p->config->style));
     fprintf(c->out,
             ", dense delay %u, expert delay %u, %u layers, %s, %.2f MB read for a token; closed "
             "form at 0.5 bytes a weight: naive %.2f, critical %.2f MB/token; MB = 2^20 bytes, "
@@ -222,20 +211,9 @@ static void print_rows(const struct canvas *c, const struct panel *p)
     }
 }
 
-/* The step out of 1, 2, 5 x 10^n that puts at least 80 pixels between two ticks. */
-static double tick_step(double units_per_px)
-{
-    double least = 80.0 * units_per_px, power = pow(10.0, floor(log10(least)));
-    static const double steps[] = {1, 2, 5, 10};
-    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++)
-        if (steps[i] * power >= least)
-            return steps[i] * power;
-    return 10.0 * power;
-}
-
 static void print_axis(const struct canvas *c, const struct panel *p)
 {
-    double bottom = rows_bottom(c, p), step = tick_step(c->bytes_per_px / MIB);
+    double bottom = rows_bottom(c, p), step = vf_svg_tick_step(TICK_PX * c->bytes_per_px / MIB);
     fprintf(c->out, "<path class=\"axis\" d=\"M%.1f %.1fh%.1f\"/>\n", MARGIN_LEFT, bottom + 4,
             c->plot_width);
     for (double mb = 0; mb * MIB <= c->bytes_per_px * c->plot_width; mb += step)

@@ -196,5 +196,7 @@ void vf_plan_print_text(const struct vf_plan *p, FILE *out)
     print_placement(p, out);
     print_program(p, out);
     print_edges(p, out);
+    if (p->has_memory)
+        vf_plan_print_memory(p, out);
     print_expected(p, out);
 }

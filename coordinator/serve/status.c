@@ -8,6 +8,9 @@
 struct vf_status {
     Vflow__StatusReply reply;
     Vflow__StepStats stats;
+    Vflow__ExpertReads reads;
+    Vflow__SpeculationStats speculation;
+    Vflow__DriveStatus drive;
     Vflow__WorkerStatus *workers;
     Vflow__WorkerStatus **worker_list;
 };
@@ -30,6 +33,41 @@ static void fill_model(Vflow__StatusReply *reply, const struct vf_engine *engine
     reply->expert_cache_bytes = info->cache_bytes;
 }
 
+static void fill_drive(struct vf_status *s, const struct vf_engine_info *info)
+{
+    if (info->io_workers == 0)
+        return;
+    vflow__drive_status__init(&s->drive);
+    s->drive.io_depth = info->io_depth;
+    s->drive.read_bytes = info->io_read_bytes;
+    s->drive.bytes_per_s = info->drive_bytes_per_s;
+    s->drive.latency_ms = info->drive_latency_ms;
+    s->reply.drive = &s->drive;
+}
+
+static void fill_speculation(struct vf_status *s, const struct vf_engine_speculation *from)
+{
+    Vflow__SpeculationStats *to = &s->speculation;
+    to->steps = from->steps;
+    to->steps_guessed = from->steps_guessed;
+    to->guess_ns = from->guess_ns;
+    to->probes = from->probes;
+    if (from->workers_probed > 0)
+        to->gain = from->gain_sum / from->workers_probed;
+    to->on = from->workers_on > 0;
+    to->guessed = from->ahead[0].guessed;
+    to->right = from->ahead[0].right;
+    to->chosen = from->ahead[0].chosen;
+    to->guessed_two = from->ahead[1].guessed;
+    to->right_two = from->ahead[1].right;
+    to->chosen_two = from->ahead[1].chosen;
+    if (from->workers > 0)
+        s->stats.speculation = to;
+    s->reply.guesses_used = from->used;
+    s->reply.guesses_wasted = from->wasted;
+    s->reply.guess_bytes_wasted = from->bytes_wasted;
+}
+
 static void fill_totals(struct vf_status *s, const struct vf_engine_totals *totals)
 {
     s->stats.compute_ns = totals->compute_ns;
@@ -44,6 +82,19 @@ static void fill_totals(struct vf_status *s, const struct vf_engine_totals *tota
     s->reply.expert_bytes_read = totals->expert_bytes_read;
     s->reply.expert_reads = totals->expert_reads;
     s->reply.expert_evictions = totals->expert_evictions;
+    fill_speculation(s, &totals->speculation);
+}
+
+static void fill_reads(struct vf_status *s, const struct vf_cache_totals *cache)
+{
+    s->reads.prefetched_used = cache->prefetched_used;
+    s->reads.prefetched_wasted = cache->prefetched_wasted;
+    s->reads.read_ns = cache->read_ns;
+    s->reads.latency_ms_mean = cache->latency_ms_mean;
+    s->reads.latency_ms_median = cache->latency_ms_median;
+    s->reads.latency_ms_p95 = cache->latency_ms_p95;
+    s->reads.latency_ms_max = cache->latency_ms_max;
+    s->reply.reads = &s->reads;
 }
 
 static enum vf_code fill_workers(struct vf_status *s, const struct vf_engine *engine,
@@ -92,12 +143,16 @@ enum vf_code vf_status_create(const struct vf_scheduler *scheduler, uint64_t upt
         return vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for the status");
     vflow__status_reply__init(&s->reply);
     vflow__step_stats__init(&s->stats);
+    vflow__expert_reads__init(&s->reads);
+    vflow__speculation_stats__init(&s->speculation);
     s->reply.uptime_ms = uptime_ms;
     fill_model(&s->reply, engine);
+    fill_drive(s, vf_engine_info(engine));
     fill_load(&s->reply, scheduler);
     enum vf_code code = vf_engine_read_totals(engine, false, &totals, err);
     if (!code) {
         fill_totals(s, &totals);
+        fill_reads(s, &totals.cache);
         code = fill_workers(s, engine, err);
     }
     if (code) {

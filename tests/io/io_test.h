@@ -169,6 +169,8 @@ static inline void make_test_bank(struct test_bank *t, uint32_t layers, uint32_t
     free(words);
     t->bank = (struct vf_expert_bank){
         .path = t->path,
+        .files = {t->path},
+        .file_count = 1,
         .fingerprint = 0x1234567890abcdefu,
         .file_bytes = VF_EXPERT_ALIGN + n * (record_bytes + VF_EXPERT_ALIGN),
         .layer_count = layers,
@@ -289,6 +291,7 @@ static inline struct vf_expert_source *open_source(void *zmq, const struct vf_ru
         .process = process,
         .epoch = TEST_EPOCH,
         .timeout_ns = timeout_ns,
+        .revive_ns = 1,
     };
     struct vf_expert_source *s = NULL;
     MUST(vf_expert_source_stream(&params, &s, &must_err));

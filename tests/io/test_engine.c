@@ -21,7 +21,8 @@ static uint8_t *map_region(void)
 
 static struct vf_read_engine *make_engine(uint8_t *region, bool buffered, bool no_uring)
 {
-    struct vf_read_params p = {.path = bank.path,
+    struct vf_read_params p = {.paths = bank.bank.files,
+                               .path_count = 1,
                                .buffered = buffered,
                                .no_uring = no_uring,
                                .depth = SLOTS,
@@ -108,7 +109,9 @@ static void test_reads(bool buffered, bool no_uring)
 static void test_missing_file(void)
 {
     uint8_t *region = map_region();
-    struct vf_read_params p = {.path = "/nonexistent/model.vflow",
+    const char *missing = "/nonexistent/model.vflow";
+    struct vf_read_params p = {.paths = &missing,
+                               .path_count = 1,
                                .depth = 1,
                                .region = region,
                                .slot_bytes = RECORD,
@@ -118,6 +121,152 @@ static void test_missing_file(void)
     ok(vf_read_engine_create(&p, &e, &err) == VF_ERR_NOT_FOUND && !e, "a missing file: %s",
        err.text);
     munmap(region, SLOTS * RECORD);
+}
+
+/* Two files under one engine, each read telling which. */
+static void test_two_files(bool without_uring)
+{
+    struct test_bank other;
+    make_test_bank(&other, LAYERS, EXPERTS, RECORD);
+    const char *paths[] = {bank.path, other.path};
+    /* Another content under the same names, so that the files can't be taken for each other. */
+    uint8_t *region = map_region(), *want = malloc(RECORD);
+    int fd = open(other.path, O_WRONLY);
+    if (!want || fd < 0)
+        DIE("second file");
+    memset(want, 0xa5, RECORD);
+    if (pwrite(fd, want, RECORD, (off_t)other.extents[3].offset) != RECORD || fsync(fd) != 0)
+        DIE("write");
+    close(fd);
+    struct vf_read_params p = {.paths = paths,
+                               .path_count = 2,
+                               .no_uring = without_uring,
+                               .depth = 2,
+                               .region = region,
+                               .slot_bytes = RECORD,
+                               .slot_count = SLOTS};
+    struct vf_read_engine *e;
+    struct vf_read_done done[SLOTS];
+    MUST(vf_read_engine_create(&p, &e, &must_err));
+    for (uint32_t i = 0; i < 2; i++) {
+        struct vf_read r = {
+            .tag = i, .slot = i, .bytes = RECORD, .file = i, .file_offset = bank.extents[3].offset};
+        MUST(vf_read_engine_submit(e, &r, &must_err));
+    }
+    for (uint32_t n = 0; n < 2;)
+        n += wait_and_reap(e, done);
+    ok(record_is(region, 0, 3, RECORD) && memcmp(region + RECORD, want, RECORD) == 0,
+       "%s: each file's own bytes", vf_read_engine_name(e));
+    vf_read_engine_destroy(e);
+    munmap(region, SLOTS * RECORD);
+    free(want);
+    free_test_bank(&other);
+}
+
+/* A throttled engine is never faster than its rate; how much slower is the machine's business. */
+static void test_throttle(void)
+{
+    enum { READS = 12, RATE = 1 << 20 };
+    uint8_t *region = map_region();
+    struct vf_read_params p = {.paths = bank.bank.files,
+                               .path_count = 1,
+                               .depth = 3,
+                               .throttle_bytes = RATE,
+                               .region = region,
+                               .slot_bytes = RECORD,
+                               .slot_count = SLOTS};
+    struct vf_read_engine *e;
+    struct vf_read_done done[SLOTS];
+    MUST(vf_read_engine_create(&p, &e, &must_err));
+    uint64_t start_ns = vf_now_ns();
+    uint32_t started = 0, ended = 0, ascending = 0;
+    for (; started < 3; started++)
+        submit(e, started, started);
+    while (ended < READS) {
+        uint32_t n = wait_and_reap(e, done);
+        for (uint32_t i = 0; i < n; i++) {
+            ascending += done[i].tag == ended % 3;
+            ended++;
+            if (started < READS) {
+                submit(e, done[i].tag, started);
+                started++;
+            }
+        }
+    }
+    double seconds = (double)(vf_now_ns() - start_ns) * 1e-9, least = READS * (double)RECORD / RATE;
+    ok(seconds >= least, "%d reads at %d bytes/s: %.3f s, at least %.3f", READS, RATE, seconds,
+       least);
+    ok(ascending == READS, "one after another, as they were asked for");
+    submit(e, 0, 0);
+    vf_read_engine_destroy(e);
+    munmap(region, SLOTS * RECORD);
+}
+
+static uint64_t pages_cached(const char *path, uint64_t bytes)
+{
+    unsigned char *there = calloc(bytes / 4096 + 1, 1);
+    int fd = open(path, O_RDONLY);
+    void *map = fd >= 0 ? mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0) : MAP_FAILED;
+    if (!there || map == MAP_FAILED || mincore(map, bytes, there) != 0)
+        DIE("mincore");
+    uint64_t n = 0;
+    for (uint64_t i = 0; i < (bytes + 4095) / 4096; i++)
+        n += there[i] & 1;
+    munmap(map, bytes);
+    close(fd);
+    free(there);
+    return n;
+}
+
+/* Where direct reads are refused the page cache is only passed through. */
+static void test_drop_behind(bool without_uring)
+{
+    uint8_t *region = map_region();
+    struct vf_read_done done[SLOTS];
+    int fd = open(bank.path, O_RDWR);
+    if (fd < 0 || fsync(fd) != 0 || posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) != 0)
+        DIE("drop");
+    close(fd);
+    bool can_drop = pages_cached(bank.path, bank.bank.file_bytes) == 0; /* a tmpfs can't */
+    MUST(vf_fault_set("io.direct:1=ENOSYS", &must_err));
+    struct vf_read_engine *e = make_engine(region, false, without_uring);
+    MUST(vf_fault_set(NULL, &must_err));
+    ok(strstr(vf_read_engine_name(e), "buffered") != NULL, "refused direct reads: %s",
+       vf_read_engine_name(e));
+    bool right = true;
+    for (uint32_t key = 0; key < LAYERS * EXPERTS; key++) {
+        submit(e, 0, key);
+        wait_and_reap(e, done);
+        right = right && done[0].result == RECORD &&
+                record_is(region, key / EXPERTS, key % EXPERTS, RECORD);
+    }
+    uint64_t cached = pages_cached(bank.path, bank.bank.file_bytes);
+    ok(right && (!can_drop || cached <= 4),
+       "all read, and %" PRIu64 " pages left in the page cache", cached);
+    vf_read_engine_destroy(e);
+    munmap(region, SLOTS * RECORD);
+}
+
+static int rank(const struct vf_cache_order *o)
+{
+    return o->demand ? 0 : o->speculative ? 2 : 1;
+}
+
+/* What two orders for one expert come to: a guess yields to who knows; of two that know the sooner
+ * deadline counts, of two guesses, too. */
+static void merge_model(struct vf_cache_order *into, const struct vf_cache_order *o)
+{
+    if (into->speculative && !o->speculative) {
+        *into = *o;
+        return;
+    }
+    if (o->speculative && !into->speculative)
+        return;
+    into->demand |= o->demand;
+    if (o->deadline < into->deadline) {
+        into->deadline = o->deadline;
+        into->process = o->process;
+    }
 }
 
 /* The queue against a list that is searched from end to end. */
@@ -140,6 +289,7 @@ static void test_orders(void)
                                        .deadline = random_below(&state, 12),
                                        .process = random_below(&state, 3),
                                        .demand = random_below(&state, 4) == 0};
+            o.speculative = !o.demand && random_below(&state, 3) == 0;
             enum vf_orders_put put = vf_orders_put(q, &o);
             wrong += put != (list[key].there ? VF_ORDERS_MERGED : VF_ORDERS_NEW);
             if (!list[key].there) {
@@ -147,12 +297,7 @@ static void test_orders(void)
                 list[key].order = o;
                 list[key].arrival = arrivals++;
             } else {
-                struct vf_cache_order *into = &list[key].order;
-                into->demand |= o.demand;
-                if (o.deadline < into->deadline) {
-                    into->deadline = o.deadline;
-                    into->process = o.process;
-                }
+                merge_model(&list[key].order, &o);
             }
             continue;
         }
@@ -162,8 +307,8 @@ static void test_orders(void)
             const struct vf_cache_order *b = best < 0 ? NULL : &list[best].order;
             if (!list[k].there)
                 continue;
-            if (!b || (a->demand && !b->demand) ||
-                (a->demand == b->demand &&
+            if (!b || rank(a) < rank(b) ||
+                (rank(a) == rank(b) &&
                  (a->deadline < b->deadline ||
                   (a->deadline == b->deadline && list[k].arrival < list[best].arrival))))
                 best = k;
@@ -176,7 +321,8 @@ static void test_orders(void)
         const struct vf_cache_order *want = &list[best].order;
         wrong += !first || first->ref.layer != want->ref.layer ||
                  first->ref.expert != want->ref.expert || first->deadline != want->deadline ||
-                 first->demand != want->demand || first->process != want->process;
+                 first->demand != want->demand || first->speculative != want->speculative ||
+                 first->process != want->process;
         vf_orders_take_first(q);
         list[best].there = false;
     }
@@ -186,13 +332,18 @@ static void test_orders(void)
 
 int main(void)
 {
-    plan(4 * 5 + 2);
+    plan(4 * 5 + 2 * (1 + 2) + 2 + 2);
     make_test_base();
     make_test_bank(&bank, LAYERS, EXPERTS, RECORD);
     test_reads(false, false);
     test_reads(true, false);
     test_reads(false, true);
     test_reads(true, true);
+    for (int i = 0; i < 2; i++) {
+        test_two_files(i == 1);
+        test_drop_behind(i == 1);
+    }
+    test_throttle();
     test_missing_file();
     test_orders();
     free_test_bank(&bank);

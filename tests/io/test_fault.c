@@ -117,7 +117,7 @@ static void test_read_error(void)
     r = start_run("io.read:1+=EIO", VF_S(20));
     struct vf_expert_ref refs[3] = {{0, 0}, {0, 1}, {0, 2}};
     const uint8_t *got[3];
-    r.s->ops->fetch(r.s, refs, 3, 1);
+    r.s->ops->fetch(r.s, refs, 3, 1, VF_FETCH_SCHEDULED);
     code = r.s->ops->acquire(r.s, refs, 3, 1, got, &err);
     ok(code == VF_ERR_IO && !got[0] && !got[1] && !got[2], "a dead drive is an I/O error: %s",
        err.text);

@@ -78,7 +78,7 @@ static void run_reader(const struct vf_run_dir *rd, struct reader_options o)
     for (uint32_t step = 0; step < o.steps; step++) {
         uint32_t next_n = choose_experts(&state, (step + 1) % LAYERS, o.top, next);
         if (o.prefetch)
-            s->ops->fetch(s, next, next_n, step + 2);
+            s->ops->fetch(s, next, next_n, step + 2, VF_FETCH_SCHEDULED);
         wanted += now_n;
         /* Sometimes a step is given up, as when a request is cancelled. */
         if (random_below(&state, 20) == 0)

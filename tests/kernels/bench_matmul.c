@@ -1,11 +1,14 @@
-/* Timing of the matrix kernels on one core against a plain read of the same buffer.
+/* Timing of the matrix kernels on one core against a plain read of the same buffer and against the
+ * vector units.
  *
- *   bench_matmul [TIER [ROWS COLS]]      defaults: auto, 65536 x 4096
+ *   bench_matmul [TIER [ROWS COLS [N,N,...]]]      defaults: auto, 65536 x 4096, 1,2,4,16,64,512
  *
- * The matrix is much larger than the caches. The ceiling sums the buffer as 64-bit integers.
- * Kernel and ceiling take turns, a few stripes each, so that both see the same machine; a figure
- * is the median over the turns, which a preempted one doesn't move. The last column is the rate
- * of the tenth fastest turn of a hundred.
+ * N are counts of activation columns, at most 512. The matrix is much larger than the caches. The
+ * ceiling of reading sums the buffer as 64-bit integers. The ceiling of computing is AVX2's for q4
+ * weights with q8 activations: the instructions of 512 multiply-adds, with all operands in
+ * registers. Kernel and ceilings take turns, a few stripes each, so that all see the same machine;
+ * a figure is the median over the turns, which a preempted one doesn't move. The last column is
+ * the rate of the tenth fastest turn of a hundred.
  */
 #include "common/kernels/kernels.h"
 
@@ -18,7 +21,8 @@
 #define SECONDS     1.0 /* per figure */
 #define TURN_BLOCKS 32u /* row blocks: four stripes */
 #define SAMPLES_MAX 65536
-#define COLS_MAX    16u
+#define COLS_MAX    512u
+#define COUNTS_MAX  32u
 
 static double now_s(void)
 {
@@ -56,6 +60,31 @@ __attribute__((target("avx2"))) static uint64_t read_sum(const uint8_t *p, size_
 }
 
 static volatile uint64_t sink;
+
+#define ROOF_ROUNDS 20000u
+
+/* 512 multiply-adds of q4 weights and q8 codes for sixteen rows: 16 products of bytes and as many
+ * additions, then 2 each of the widening, conversion, scale and multiply-add. */
+static void compute_roof(void)
+{
+#if defined(__x86_64__)
+    for (uint32_t i = 0; i < ROOF_ROUNDS; i++)
+        __asm__ volatile(".rept 2\n"
+                         "vpmaddubsw %%ymm0, %%ymm1, %%ymm2\n vpaddw %%ymm2, %%ymm8, %%ymm8\n"
+                         "vpmaddubsw %%ymm0, %%ymm1, %%ymm3\n vpaddw %%ymm3, %%ymm9, %%ymm9\n"
+                         "vpmaddubsw %%ymm0, %%ymm1, %%ymm4\n vpaddw %%ymm4, %%ymm10, %%ymm10\n"
+                         "vpmaddubsw %%ymm0, %%ymm1, %%ymm5\n vpaddw %%ymm5, %%ymm11, %%ymm11\n"
+                         "vpmaddubsw %%ymm0, %%ymm1, %%ymm2\n vpaddw %%ymm2, %%ymm12, %%ymm12\n"
+                         "vpmaddubsw %%ymm0, %%ymm1, %%ymm3\n vpaddw %%ymm3, %%ymm13, %%ymm13\n"
+                         "vpmaddubsw %%ymm0, %%ymm1, %%ymm4\n vpaddw %%ymm4, %%ymm14, %%ymm14\n"
+                         "vpmaddubsw %%ymm0, %%ymm1, %%ymm5\n vpaddw %%ymm5, %%ymm15, %%ymm15\n"
+                         "vpmaddwd %%ymm0, %%ymm1, %%ymm2\n vcvtdq2ps %%ymm2, %%ymm2\n"
+                         "vmulps %%ymm0, %%ymm1, %%ymm3\n vfmadd231ps %%ymm2, %%ymm3, %%ymm6\n"
+                         ".endr\n vzeroupper" ::
+                             : "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm8", "xmm9", "xmm10",
+                               "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");
+#endif
+}
 
 /* ---- the kernels ---- */
 
@@ -98,30 +127,46 @@ static void take_turn(struct samples *s, vf_matmul_fn *matmul, const struct vf_m
         s->rate[s->count++] = (double)bytes * 1e-9 / (now_s() - begin);
 }
 
+static void take_roof_turn(struct samples *s)
+{
+    double begin = now_s();
+    compute_roof();
+    if (s->count < SAMPLES_MAX)
+        s->rate[s->count++] = ROOF_ROUNDS * 512e-9 / (now_s() - begin);
+}
+
+static struct {
+    uint32_t n_col[COUNTS_MAX];
+    uint32_t count;
+} columns = {{1, 2, 4, 16, 64, 512}, 6};
+
 static void bench(const struct vf_kernels *k, const struct vf_matrix *m, const char *activations,
                   vf_matmul_fn *matmul)
 {
-    static const uint32_t n_cols[] = {1, 2, 4, 16};
-    static struct samples product, read;
+    static struct samples product, read, roof;
     uint32_t stride = vf_col_groups(m->cols) * VF_RECORD_COLS;
-    for (size_t i = 0; i < sizeof(n_cols) / sizeof(n_cols[0]); i++) {
+    for (uint32_t i = 0; i < columns.count; i++) {
+        uint32_t n_col = columns.n_col[i];
         struct vf_acts acts = {buffers.x, buffers.q, buffers.scale, buffers.sum,
-                               n_cols[i], m->cols,   stride};
-        product.count = read.count = 0;
+                               n_col,     m->cols,   stride};
+        product.count = read.count = roof.count = 0;
         uint32_t pass = 0; /* turns swap roles from pass to pass */
         for (double begin = now_s(); pass < 2 || now_s() - begin < SECONDS; pass++)
             for (uint32_t rb = 0; rb < vf_row_blocks(m->rows); rb += TURN_BLOCKS) {
                 bool reads = (pass + rb / TURN_BLOCKS) % 2;
+                take_roof_turn(&roof);
                 take_turn(reads ? &read : &product, reads ? NULL : matmul, m, &acts, rb);
             }
         double rate = quantile(&product, 0.5), ceiling = quantile(&read, 0.5);
-        double mac_per_byte = (double)m->rows * m->cols * n_cols[i] /
-                              (double)vf_matrix_bytes(m->quant, m->rows, m->cols);
-        printf("%-10s %-3s weights %-3s activations %2u columns: %6.2f GB/s, read %6.2f GB/s, "
-               "%3.0f%%, %6.1f Gmac/s, best %6.2f and %6.2f GB/s\n",
-               k->name, vf_quant_name(m->quant), activations, n_cols[i], rate, ceiling,
-               100.0 * rate / ceiling, rate * mac_per_byte, quantile(&product, 0.9),
-               quantile(&read, 0.9));
+        double mac_per_byte =
+            (double)m->rows * m->cols * n_col / (double)vf_matrix_bytes(m->quant, m->rows, m->cols);
+        double units = quantile(&roof, 0.5);
+        printf("%-10s %-3s weights %-3s activations %3u columns: %6.2f GB/s, read %6.2f GB/s, "
+               "%3.0f%%; %6.1f Gmac/s, units %6.1f, %3.0f%%; best %6.2f GB/s, %6.1f Gmac/s\n",
+               k->name, vf_quant_name(m->quant), activations, n_col, rate, ceiling,
+               100.0 * rate / ceiling, rate * mac_per_byte, units,
+               100.0 * rate * mac_per_byte / units, quantile(&product, 0.9),
+               quantile(&product, 0.9) * mac_per_byte);
     }
 }
 
@@ -150,6 +195,19 @@ static void fill_matrix(uint8_t *data, enum vf_quant quant, size_t bytes)
     }
 }
 
+static void parse_columns(const char *list)
+{
+    columns.count = 0;
+    for (char *end; *list && columns.count < COUNTS_MAX; list = *end ? end + 1 : end) {
+        unsigned long n = strtoul(list, &end, 10);
+        if (end == list || n < 1 || n > COLS_MAX) {
+            fprintf(stderr, "column counts are 1 to %u, separated by commas\n", COLS_MAX);
+            exit(2);
+        }
+        columns.n_col[columns.count++] = (uint32_t)n;
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct vf_kernels *k = NULL;
@@ -160,6 +218,8 @@ int main(int argc, char **argv)
             tier = i;
     uint32_t rows = argc > 3 ? (uint32_t)strtoul(argv[2], NULL, 10) : 65536;
     uint32_t cols = argc > 3 ? (uint32_t)strtoul(argv[3], NULL, 10) : 4096;
+    if (argc > 4)
+        parse_columns(argv[4]);
     if (vf_kernels_get(tier, &k, &err) != VF_OK) {
         fprintf(stderr, "%s\n", err.text);
         return 1;

@@ -1,4 +1,5 @@
-/* attention_block: the scalar tier against double arithmetic, the others against it to the bit.
+/* attention_block: the scalar tier against double arithmetic, the others against it to the bit, and
+ * queries of several columns against each alone.
  *
  * Uncounted keys hold NaN, keys end at a guard page after the last group of sixteen that counts,
  * values right after the last key that counts.
@@ -179,14 +180,79 @@ static void test_tier(const struct tiers *t, const struct vf_kernels *tier, enum
     ok(same, "%s: attention_block has the scalar bits, kind %d", tier->name, (int)kind);
 }
 
+/* Columns of one prefill chunk: heads side by side, columns further apart, each with its own
+ * keys. The block as a whole must give what it gives a query alone. Keys that nobody counts are
+ * NaN, keys that only others count must not be felt: one column's last key is NaN. */
+static bool columns_equal_queries(const struct vf_kernels *whole, const struct vf_kernels *single,
+                                  uint32_t hd)
+{
+    struct block b;
+    struct result found, wanted;
+    uint32_t heads = 1 + rng_below(5), columns = 1 + rng_below(9);
+    struct vf_attn_keys keys[9];
+    block_create(&b, hd, 1, KIND_PLAIN);
+    struct vf_attn_args *a = &b.args;
+    uint32_t begin = a->key_begin, length = a->key_end - begin;
+    for (uint32_t c = 0; c < columns; c++) {
+        keys[c].begin = begin + (rng_below(2) ? rng_below(length) : 0);
+        keys[c].end = keys[c].begin + 1 + rng_below(a->key_end - keys[c].begin);
+    }
+    keys[columns - 1].end = a->key_end;
+    put(&b.v, a->kv_f16, (size_t)(a->key_end - 1) * hd, NAN);
+    guarded_free(&b.q);
+    a->n_q = columns * heads;
+    a->heads = heads;
+    a->q_stride = hd + rng_below(3);
+    a->q_column_stride = heads * a->q_stride + rng_below(50);
+    size_t q_count = (columns - 1) * a->q_column_stride + (heads - 1) * a->q_stride + hd;
+    b.q = guarded_alloc(q_count * sizeof(float), GUARD_END);
+    rng_fill(b.q.p, q_count, KIND_PLAIN);
+    a->q = b.q.p;
+    a->keys = keys;
+    run(whole, &b, hd, &found);
+    struct vf_attn_args all = *a;
+    bool same = true;
+    a->n_q = 1;
+    a->heads = 0;
+    a->keys = NULL;
+    for (uint32_t i = 0; i < columns * heads && same; i++) {
+        a->q = all.q + i / heads * all.q_column_stride + i % heads * all.q_stride;
+        a->key_begin = keys[i / heads].begin;
+        a->key_end = keys[i / heads].end;
+        run(single, &b, hd, &wanted);
+        same = same_float(((float *)found.max.p)[i], *(float *)wanted.max.p) &&
+               same_float(((float *)found.sum.p)[i], *(float *)wanted.sum.p) &&
+               same_floats((float *)found.out.p + (size_t)i * hd, wanted.out.p, hd);
+        result_destroy(&wanted);
+    }
+    if (!same)
+        note("hd %u, %u columns of %u heads, keys %u to %u", hd, columns, heads, begin,
+             begin + length);
+    result_destroy(&found);
+    block_destroy(&b);
+    return same;
+}
+
+static void test_columns(const struct vf_kernels *k, const struct vf_kernels *scalar)
+{
+    bool same = true;
+    for (size_t i = 0; i < HEAD_DIM_COUNT && same; i++)
+        for (uint32_t round = 0; round < 6 && same; round++)
+            same = columns_equal_queries(k, scalar, head_dims[i]);
+    ok(same, "%s: a block of columns gives each query what it gets alone", k->name);
+}
+
 int main(void)
 {
     struct tiers t = tiers_available();
-    plan(1 + t.other_count * KIND_COUNT);
+    plan(2 + t.other_count * (1 + KIND_COUNT));
     rng_seed(4);
     test_scalar(t.scalar);
-    for (int i = 0; i < t.other_count; i++)
+    test_columns(t.scalar, t.scalar);
+    for (int i = 0; i < t.other_count; i++) {
+        test_columns(t.other[i], t.scalar);
         for (int kind = 0; kind < KIND_COUNT; kind++)
             test_tier(&t, t.other[i], kind);
+    }
     return 0;
 }

@@ -218,6 +218,29 @@ static void test_tier(const struct tiers *t, const struct vf_kernels *tier, enum
        q8 ? "q8" : "f32");
 }
 
+/* Column counts around the tiles and panels of the products for many columns, over one row block,
+ * several stripes and partial tiles. */
+static void test_panels(const struct tiers *t, const struct vf_kernels *tier, enum vf_quant quant)
+{
+    static const uint32_t n_cols[] = {10, 15, 16, 17, 19, 23, 33, 63, 64, 65, 100, 130};
+    static const uint32_t shapes[][2] = {{150, 300}, {16, 512}, {33, 31}};
+    bool same = true;
+    for (size_t i = 0; i < sizeof(n_cols) / sizeof(n_cols[0]); i++)
+        for (size_t j = 0; j < sizeof(shapes) / sizeof(shapes[0]) && same; j++) {
+            struct vf_matrix m;
+            struct acts_buffer b;
+            enum guard side = i % GUARD_COUNT;
+            enum bytes_kind bytes = (i + j) % 3;
+            struct guarded g = matrix_create(&m, quant, shapes[j][0], shapes[j][1], bytes, side);
+            acts_create(&b, t->scalar, n_cols[i], m.cols, (i + j) % KIND_COUNT, side);
+            same = tier_equals(t, tier, &m, &b.acts, true, side);
+            acts_destroy(&b);
+            guarded_free(&g);
+        }
+    ok(same, "%s: many columns of %s with q8 activations have the scalar bits", tier->name,
+       vf_quant_name(quant));
+}
+
 /* More columns than one pass holds, against one column at a time. */
 static void test_many_columns(const struct vf_kernels *k, const struct vf_kernels *scalar,
                               enum vf_quant quant, bool q8)
@@ -251,42 +274,47 @@ static void test_many_columns(const struct vf_kernels *k, const struct vf_kernel
     guarded_free(&g);
 }
 
-/* Largest weights times largest codes: where 16-bit sums would clip. The result is exact. */
-static void test_extremes(const struct vf_kernels *k, enum vf_quant quant, uint8_t body, int weight)
+/* Largest weights times largest codes, of both signs: where 16-bit sums would clip. The result is
+ * exact. */
+static void test_extremes(const struct vf_kernels *k, enum vf_quant quant, uint8_t body, int weight,
+                          uint32_t n_col)
 {
     struct vf_matrix m;
     struct acts_buffer b;
     bool exact = true;
     struct guarded g = matrix_create(&m, quant, 16, 288, BYTES_ANY, GUARD_END);
     matrix_fill_extreme(&m, g.p, body);
-    acts_create(&b, k, 2, m.cols, KIND_PLAIN, GUARD_END);
-    for (uint32_t i = 0; i < 2 * m.cols; i++)
-        ((float *)b.x.p)[i] = i < m.cols ? 127.0f : -127.0f;
-    k->quantize_q8(b.x.p, 2 * m.cols, b.q.p, b.scale.p, b.sum.p);
-    float y[32];
+    acts_create(&b, k, n_col, m.cols, KIND_PLAIN, GUARD_END);
+    for (uint32_t i = 0; i < n_col * m.cols; i++)
+        ((float *)b.x.p)[i] = i / m.cols % 2 ? -127.0f : 127.0f;
+    k->quantize_q8(b.x.p, n_col * m.cols, b.q.p, b.scale.p, b.sum.p);
+    float *y = must_alloc(n_col * 16 * sizeof(*y));
     k->matmul_q8[quant](&m, &b.acts, 0, 1, y, 16);
-    for (uint32_t r = 0; r < 16; r++) {
-        float wanted = (float)(127 * weight) * (float)m.cols;
-        exact &= same_float(y[r], wanted) && same_float(y[16 + r], -wanted);
-    }
-    ok(exact, "%s: %s weights of %d times codes of 127 are exact", k->name, vf_quant_name(quant),
-       weight);
+    for (uint32_t i = 0; i < 16 * n_col; i++)
+        exact &= same_float(y[i], (i / 16 % 2 ? -127.0f : 127.0f) * (float)weight * (float)m.cols);
+    ok(exact, "%s: %s weights of %d times codes of 127 are exact, %u columns", k->name,
+       vf_quant_name(quant), weight, n_col);
+    free(y);
     acts_destroy(&b);
     guarded_free(&g);
 }
 
+#define EXTREMES 8
+
 static void test_extremes_of(const struct vf_kernels *k)
 {
-    test_extremes(k, VF_QUANT_Q4, 0xff, 7);
-    test_extremes(k, VF_QUANT_Q4, 0x00, -8);
-    test_extremes(k, VF_QUANT_Q8, 0x7f, 127);
-    test_extremes(k, VF_QUANT_Q8, 0x80, -128);
+    for (uint32_t n_col = 2; n_col <= 24; n_col += 22) {
+        test_extremes(k, VF_QUANT_Q4, 0xff, 7, n_col);
+        test_extremes(k, VF_QUANT_Q4, 0x00, -8, n_col);
+        test_extremes(k, VF_QUANT_Q8, 0x7f, 127, n_col);
+        test_extremes(k, VF_QUANT_Q8, 0x80, -128, n_col);
+    }
 }
 
 int main(void)
 {
     struct tiers t = tiers_available();
-    plan(2 * VF_QUANT_COUNT + 4 + 2 * VF_QUANT_COUNT + t.other_count * (4 + 4 * VF_QUANT_COUNT));
+    plan(4 * VF_QUANT_COUNT + EXTREMES + t.other_count * (2 + EXTREMES + 4 * VF_QUANT_COUNT));
     rng_seed(3);
     test_extremes_of(t.scalar);
     for (int q8 = 0; q8 < 2; q8++)
@@ -296,6 +324,8 @@ int main(void)
         }
     for (int i = 0; i < t.other_count; i++) {
         test_extremes_of(t.other[i]);
+        test_panels(&t, t.other[i], VF_QUANT_Q8);
+        test_panels(&t, t.other[i], VF_QUANT_Q4);
         for (int q8 = 0; q8 < 2; q8++)
             for (int quant = 0; quant < VF_QUANT_COUNT; quant++) {
                 test_tier(&t, t.other[i], quant, q8);

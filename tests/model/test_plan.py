@@ -131,6 +131,26 @@ def test_program():
     ok(all(f"{e['value']} " in text for e in p["edges"]), "and the same edges")
 
 
+def test_memory():
+    moe = write_config("moe.json", dict(ARCH2, num_experts=64, num_hidden_layers=12))
+    m = plan_json("--config", moe, "--ctx", "512", "--memory", "64G")["memory"]
+    record = -(-3 * record_bytes(512, 512) // 4096) * 4096
+    ok(m["fits"] and m["allowed"] == 64 << 30 and m["allowed_by"] == "option" and
+       m["experts"] == "resident" and m["items"]["experts"] == 12 * 64 * record and
+       m["items"]["kv"] == 12 * 2 * 512 * 512 * 2, "memory: everything fits")
+    ok(sum(m["items"].values()) == m["need"], "memory: the items add up")
+    less = m["need"] - 20 * record
+    s = plan_json("--config", moe, "--ctx", "512", "--memory", str(less))["memory"]
+    ok(s["fits"] and s["experts"] == "streamed" and less - 2 * record < s["need"] <= less and
+       s["items"]["experts"] == s["cache_slots"] * record and s["shm"] > s["items"]["experts"],
+       "memory: what is left is the expert cache")
+    r = plan_json("--config", moe, "--ctx", "512", "--memory", "8M")["memory"]
+    ok(not r["fits"] and "--memory allows 8.0 MiB" in r["refused"] and r["need"] > 8 << 20 and
+       r["cache_slots"] == 2, "memory: one layer's experts are the least")
+    code, out, _ = run("--config", moe, "--bandwidth", "10", "--memory", "8M")
+    ok(code == 0 and "refused: the run needs at least" in out, "memory: a refusal is planned, too")
+
+
 def test_measured():
     code, out, err = run("--config", "arch2.json", "--threads", "1")
     m = re.search(r"bandwidth +([0-9.]+) GB/s, measured here with 1 thread\n", out)
@@ -236,8 +256,8 @@ def main():
     os.environ["VFLOW_SOURCE"] = os.path.abspath(os.environ.get("VFLOW_SOURCE", "."))
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        for test in (test_paper_numbers, test_table, test_bytes, test_program, test_measured, test_svg,
-                     test_refusals, test_checkpoints):
+        for test in (test_paper_numbers, test_table, test_bytes, test_program, test_memory,
+                     test_measured, test_svg, test_refusals, test_checkpoints):
             try:
                 test()
             except Exception as e:  # a crash of one test is that test's failure

@@ -55,7 +55,7 @@ def variants(model, other, smallest):
     out += [("sync, smallest cache, buffered, 2 stage workers, 2 I/O workers, .cflow", other,
              small + ["--overlap", "sync", "--io", "buffered", "--stage-workers", "2",
                       "--io-workers", "2", "--threads", "1", "--prefill-chunk", "5"], None),
-            ("queue depth 1", model, some + ["--queue-depth", "1"], None),
+            ("one read at a time", model, some + ["--io-depth", "1"], None),
             ("scalar kernel, 2 stage workers, streamed", model,
              some + ["--kernel", "scalar", "--stage-workers", "2"], None)]
     return out

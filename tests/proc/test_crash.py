@@ -223,7 +223,6 @@ if __name__ == "__main__":
     checks = {
         "stage": lambda: check_worker_killed("stage-0", "stage worker 0"),
         "head": lambda: check_worker_killed("stage-1", "stage worker 1"),
-        "io": lambda: check_worker_killed("io-1", "I/O worker 1"),
         "coordinator": lambda: check_coordinator_killed(signal.SIGKILL),
         "sigint": lambda: check_signal(signal.SIGINT, 130),
         "sigterm": lambda: check_signal(signal.SIGTERM, 143),

@@ -1,0 +1,107 @@
+/* The drive's part of starting a run: the bank's stripes, and how to read them: as asked for, or as
+ * probed before the workers start, whose loading would disturb the probe. */
+#include "coordinator/engine/drive.h"
+
+#include "common/clock.h"
+#include "common/log.h"
+#include "coordinator/engine/internal.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Banks below this are read in a moment, whichever way. */
+#define PROBE_BANK_MIN (256ull << 20)
+#define PROBE_NS       VF_MS(300)
+
+static enum vf_code probe_file(const struct vf_expert_bank *bank, uint32_t file,
+                               struct vf_drive_choice *choice, struct vf_err *err)
+{
+    struct vf_drive *drive;
+    uint64_t offset, bytes;
+    vf_expert_bank_range(bank, file, &offset, &bytes);
+    *choice = (struct vf_drive_choice){0};
+    if (bytes < PROBE_BANK_MIN / bank->file_count)
+        return VF_OK;
+    enum vf_code code = vf_drive_open(bank->files[file], offset, bytes, false, &drive, err);
+    if (code)
+        return code;
+    if (vf_drive_is_direct(drive))
+        code = vf_drive_probe(drive, bank->record_bytes, PROBE_NS / bank->file_count, choice, err);
+    vf_drive_close(drive);
+    return code ? vf_err_prepend(err, "%s: ", bank->files[file]) : VF_OK;
+}
+
+enum vf_code vf_drive_probe_bank(const struct vf_expert_bank *bank, struct vf_drive_choice *out,
+                                 struct vf_err *err)
+{
+    *out = (struct vf_drive_choice){0};
+    for (uint32_t file = 0; file < bank->file_count; file++) {
+        struct vf_drive_choice one;
+        enum vf_code code = probe_file(bank, file, &one, err);
+        if (code)
+            return code;
+        double bytes_per_s = out->bytes_per_s + one.bytes_per_s;
+        if (one.depth > out->depth)
+            *out = one;
+        out->bytes_per_s = bytes_per_s;
+    }
+    return VF_OK;
+}
+
+/* Workers may have another working directory one day, so paths are made absolute. */
+static enum vf_code resolve_paths(struct vf_engine *e, struct vf_err *err)
+{
+    char *given[VF_BANK_FILES_MAX];
+    uint32_t count;
+    enum vf_code code =
+        vf_bank_stripe_paths(e->params.model_path, e->params.expert_bank, given, &count, err);
+    if (code)
+        return vf_err_prepend(err, "--expert-bank: ");
+    for (uint32_t i = 0; i < count; i++) {
+        e->stripe_paths[i] = code ? NULL : realpath(given[i], NULL);
+        if (!code && !e->stripe_paths[i])
+            code = vf_err_errno(err, errno == ENOENT ? VF_ERR_NOT_FOUND : VF_ERR_IO, errno,
+                                "--expert-bank: %s (the directories are those of vflow-convert "
+                                "--split-bank, in its order)",
+                                given[i]);
+        free(given[i]);
+    }
+    e->stripe_count = count;
+    return code;
+}
+
+enum vf_code engine_open_bank(struct vf_engine *e, struct vf_err *err)
+{
+    if (!e->params.expert_bank)
+        return VF_OK;
+    enum vf_code code = resolve_paths(e, err);
+    if (!code)
+        code = vf_bank_stripes_open(e->file, (const char *const *)e->stripe_paths, e->stripe_count,
+                                    &e->stripes, err);
+    if (!code && !e->params.io_workers) /* one for each drive */
+        e->params.io_workers = e->stripe_count;
+    return code;
+}
+
+enum vf_code engine_choose_reads(struct vf_engine *e, const struct vf_expert_bank *bank,
+                                 struct vf_err *err)
+{
+    struct vf_engine_info *info = &e->info;
+    info->io_depth = e->params.queue_depth;
+    if (e->params.queue_depth || e->params.io_throttle || strcmp(e->params.io, "direct") != 0)
+        return VF_OK;
+    struct vf_drive_choice choice;
+    enum vf_code code = vf_drive_probe_bank(bank, &choice, err);
+    if (code || !choice.depth)
+        return code;
+    info->io_depth = choice.depth;
+    info->io_read_bytes = choice.read_bytes;
+    info->drive_bytes_per_s = choice.bytes_per_s;
+    info->drive_latency_ms = choice.latency_ms;
+    vf_info("drive: %.2f GB/s in reads of %" PRIu64 " KiB, %u at a time, %.2f ms each",
+            info->drive_bytes_per_s * 1e-9, info->io_read_bytes >> 10, info->io_depth,
+            info->drive_latency_ms);
+    return VF_OK;
+}

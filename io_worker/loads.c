@@ -1,0 +1,558 @@
+/* One turn: take completions, submit pieces while there is room, then hash what has landed (the
+ * drive is at work meanwhile) and announce what is whole.
+ *
+ * A load keeps which of its pieces have landed as bits and hashes the run of landed pieces from the
+ * front. A failed load is ended when its last piece in flight has come back, since the slot must
+ * not be given away before.
+ *
+ * When the cache grants no slot the first order stays where it is, and every turn tries again.
+ */
+#include "io_worker/loads.h"
+
+#include "common/fault.h"
+#include "common/log.h"
+#include "common/util.h"
+#include "io_worker/orders.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#define STARVED_POLL_MS 50
+#define IDLE_POLL_MS    1   /* for other workers to leave the drive to speculation */
+#define TRANSIENT_MAX   16  /* EINTR and EAGAIN in a row before they count as a failure */
+#define PREEMPTED_MAX   16u /* loads that wait half read while more urgent ones go first */
+
+struct load {
+    bool active;
+    struct vf_cache_order order;
+    struct vf_expert_extent extent;
+    uint32_t slot;
+    uint32_t piece_count;
+    uint32_t next_piece; /* the first one not asked for yet */
+    uint32_t hashed;     /* pieces of the front that are in the hash */
+    uint32_t in_flight;
+    uint64_t landed; /* bit i: piece i is there */
+    uint64_t started_ns;
+    bool retried, failed;
+    int failed_errno; /* failed; 0: the file ended */
+    XXH3_state_t *hash;
+};
+
+struct piece_read {
+    bool active;
+    struct load *load;
+    uint32_t piece;
+    uint64_t done_bytes;
+    uint32_t transients;
+    int fault; /* strikes when this read completes */
+};
+
+struct vf_loads {
+    struct vf_expert_bank bank;
+    struct vf_expert_cache *cache;
+    struct vf_read_engine *engine;
+    struct vf_orders *orders;
+    uint32_t index, depth;
+    uint64_t piece_bytes;
+    bool own_drive;
+    struct load *loads; /* [load_count] */
+    uint32_t load_count, active, active_guesses;
+    struct piece_read *reads; /* [depth]; a read's tag is its index */
+    struct vf_read_done *done;
+    uint32_t in_flight, guesses_in_flight;
+    bool starved;        /* no slot for the first order */
+    bool waits_for_idle; /* guesses wait for other workers */
+    uint32_t others_starved;
+    uint64_t busy_since_ns; /* in_flight > 0 */
+};
+
+/* ---- pieces -------------------------------------------------------------------------------- */
+
+static uint64_t piece_offset(const struct vf_loads *l, uint32_t piece)
+{
+    return piece * l->piece_bytes;
+}
+
+static uint64_t piece_bytes(const struct vf_loads *l, const struct load *load, uint32_t piece)
+{
+    return vf_min_u64(l->piece_bytes, load->extent.bytes - piece_offset(l, piece));
+}
+
+static const char *path_of(const struct vf_loads *l, const struct load *load)
+{
+    return l->bank.files[load->extent.file];
+}
+
+/* ---- ending a load ------------------------------------------------------------------------- */
+
+static void forget_load(struct vf_loads *l, struct load *load)
+{
+    l->active_guesses -= load->order.speculative;
+    l->active--;
+    load->active = false;
+}
+
+/* Ends a load one way or the other. */
+static enum vf_code finish_load(struct vf_loads *l, struct load *load,
+                                const struct vf_cache_failure *failure, struct vf_err *err)
+{
+    uint32_t starved = 0;
+    vf_expert_cache_count_read(l->cache, l->index, load->order.process,
+                               failure ? 0 : load->extent.bytes, vf_now_ns() - load->started_ns,
+                               failure);
+    enum vf_code code =
+        vf_expert_cache_finish(l->cache, l->index, load->slot, failure, &starved, err);
+    forget_load(l, load);
+    l->others_starved |= starved;
+    return code;
+}
+
+/* A load that can't be completed ends with its last piece. */
+static enum vf_code end_failed(struct vf_loads *l, struct load *load, struct vf_err *err)
+{
+    if (load->in_flight > 0)
+        return VF_OK;
+    struct vf_cache_failure failure = {.code = VF_ERR_IO, .sys_errno = load->failed_errno};
+    vf_info("layer %u, expert %u: read of %s at offset %" PRIu64 " given up: %s",
+            load->order.ref.layer, load->order.ref.expert, path_of(l, load), load->extent.offset,
+            load->failed_errno ? strerror(load->failed_errno) : "the file ended");
+    return finish_load(l, load, &failure, err);
+}
+
+static enum vf_code end_whole(struct vf_loads *l, struct load *load, struct vf_err *err)
+{
+    uint64_t found = XXH3_64bits_digest(load->hash);
+    if (vf_fault("io.checksum"))
+        found = ~found;
+    if (found == load->extent.xxh3)
+        return finish_load(l, load, NULL, err);
+    struct vf_cache_failure failure = {.code = VF_ERR_CORRUPT, .xxh3_found = found};
+    return finish_load(l, load, &failure, err);
+}
+
+static void hash_front(struct vf_loads *l, struct load *load)
+{
+    const uint8_t *data = vf_expert_cache_slot_data(l->cache, load->slot);
+    while (load->hashed < load->piece_count && (load->landed >> load->hashed & 1)) {
+        XXH3_64bits_update(load->hash, data + piece_offset(l, load->hashed),
+                           piece_bytes(l, load, load->hashed));
+        load->hashed++;
+    }
+}
+
+/* *ended tells whether slots or loads became free. */
+static enum vf_code hash_landed(struct vf_loads *l, bool *ended, struct vf_err *err)
+{
+    enum vf_code code = VF_OK;
+    *ended = false;
+    for (uint32_t i = 0; i < l->load_count && code == VF_OK; i++) {
+        struct load *load = &l->loads[i];
+        if (!load->active || load->failed)
+            continue;
+        hash_front(l, load);
+        if (load->hashed < load->piece_count)
+            continue;
+        code = end_whole(l, load, err);
+        *ended = true;
+    }
+    return code;
+}
+
+/* ---- reads --------------------------------------------------------------------------------- */
+
+static void end_read(struct vf_loads *l, struct piece_read *r)
+{
+    r->active = false;
+    r->load->in_flight--;
+    l->guesses_in_flight -= r->load->order.speculative;
+    if (--l->in_flight == 0)
+        vf_expert_cache_count_busy(l->cache, l->index, vf_now_ns() - l->busy_since_ns);
+}
+
+static enum vf_code fail_read(struct vf_loads *l, struct piece_read *r, int sys_errno,
+                              struct vf_err *err)
+{
+    struct load *load = r->load;
+    end_read(l, r);
+    load->failed = true;
+    load->failed_errno = sys_errno;
+    return end_failed(l, load, err);
+}
+
+/* Asks the engine for what is missing of the piece. */
+static enum vf_code submit_rest(struct vf_loads *l, struct piece_read *r, struct vf_err *err)
+{
+    const struct load *load = r->load;
+    uint64_t offset = piece_offset(l, r->piece) + r->done_bytes;
+    uint64_t bytes = piece_bytes(l, load, r->piece) - r->done_bytes;
+    r->fault = vf_fault("io.read");
+    if (r->fault == VF_FAULT_SHORT && bytes > VF_READ_ALIGN)
+        bytes = vf_round_up(bytes / 2, VF_READ_ALIGN);
+    struct vf_read read = {
+        .tag = (uint32_t)(r - l->reads),
+        .slot = load->slot,
+        .slot_offset = offset,
+        .bytes = bytes,
+        .file = load->extent.file,
+        .file_offset = load->extent.offset + offset,
+    };
+    struct vf_err why;
+    if (vf_read_engine_submit(l->engine, &read, &why) == VF_OK)
+        return VF_OK;
+    vf_warn("%s", why.text);
+    return fail_read(l, r, EIO, err);
+}
+
+/* A read error, or a file that ends too early: the piece once more, then no more. */
+static enum vf_code retry_or_fail(struct vf_loads *l, struct piece_read *r, int sys_errno,
+                                  struct vf_err *err)
+{
+    struct load *load = r->load;
+    if (load->retried || load->failed)
+        return fail_read(l, r, sys_errno, err);
+    vf_info("layer %u, expert %u: reading %s at offset %" PRIu64 " again: %s",
+            load->order.ref.layer, load->order.ref.expert, path_of(l, load),
+            load->extent.offset + piece_offset(l, r->piece) + r->done_bytes,
+            sys_errno ? strerror(sys_errno) : "short");
+    load->retried = true;
+    r->done_bytes = 0;
+    return submit_rest(l, r, err);
+}
+
+static enum vf_code take_piece(struct vf_loads *l, struct piece_read *r, struct vf_err *err)
+{
+    struct load *load = r->load;
+    load->landed |= 1ull << r->piece;
+    end_read(l, r);
+    return load->failed ? end_failed(l, load, err) : VF_OK;
+}
+
+static enum vf_code complete_read(struct vf_loads *l, struct piece_read *r, int64_t result,
+                                  struct vf_err *err)
+{
+    if (r->fault > 0 && r->fault < VF_FAULT_SHORT)
+        result = -r->fault;
+    if ((result == -EINTR || result == -EAGAIN) && ++r->transients <= TRANSIENT_MAX)
+        return submit_rest(l, r, err);
+    if (result < 0)
+        return retry_or_fail(l, r, (int)-result, err);
+    r->transients = 0;
+    /* Whole blocks only, so that the next read is aligned again. */
+    uint64_t progress = (uint64_t)result & ~(uint64_t)(VF_READ_ALIGN - 1);
+    if (progress == 0)
+        return retry_or_fail(l, r, 0, err);
+    uint64_t wanted = piece_bytes(l, r->load, r->piece);
+    VF_ASSERT(progress <= wanted - r->done_bytes);
+    r->done_bytes += progress;
+    return r->done_bytes < wanted ? submit_rest(l, r, err) : take_piece(l, r, err);
+}
+
+static enum vf_code take_completions(struct vf_loads *l, struct vf_err *err)
+{
+    enum vf_code code = VF_OK;
+    uint32_t n = vf_read_engine_reap(l->engine, l->done, l->depth);
+    for (uint32_t i = 0; i < n && code == VF_OK; i++) {
+        VF_ASSERT(l->done[i].tag < l->depth && l->reads[l->done[i].tag].active);
+        code = complete_read(l, &l->reads[l->done[i].tag], l->done[i].result, err);
+    }
+    return code;
+}
+
+static enum vf_code submit_next_piece(struct vf_loads *l, struct load *load, struct vf_err *err)
+{
+    struct piece_read *r = l->reads;
+    while (r->active)
+        r++;
+    *r = (struct piece_read){.active = true, .load = load, .piece = load->next_piece++};
+    load->in_flight++;
+    l->guesses_in_flight += load->order.speculative;
+    if (l->in_flight++ == 0)
+        l->busy_since_ns = vf_now_ns();
+    return submit_rest(l, r, err);
+}
+
+/* ---- what is next -------------------------------------------------------------------------- */
+
+static struct load *find_load(struct vf_loads *l, struct vf_expert_ref ref)
+{
+    for (uint32_t i = 0; i < l->load_count; i++) {
+        struct load *load = &l->loads[i];
+        if (load->active && load->order.ref.layer == ref.layer &&
+            load->order.ref.expert == ref.expert)
+            return load;
+    }
+    return NULL;
+}
+
+/* Makes a load as urgent as an order that found it under way. */
+static void raise_load(struct vf_loads *l, struct load *load, const struct vf_cache_order *order)
+{
+    bool was_guess = load->order.speculative;
+    vf_order_merge(&load->order, order);
+    if (was_guess && !load->order.speculative) {
+        l->active_guesses--;
+        l->guesses_in_flight -= load->in_flight;
+    }
+}
+
+/* Nothing else is queued or in flight. */
+static bool drive_is_idle(struct vf_loads *l)
+{
+    const struct vf_cache_order *first = vf_orders_first(l->orders);
+    if (l->active > l->active_guesses || (first && !first->speculative))
+        return false;
+    l->waits_for_idle = !l->own_drive && vf_expert_cache_others_busy(l->cache, l->index);
+    return !l->waits_for_idle;
+}
+
+static bool may_go_on(struct vf_loads *l, const struct vf_cache_order *order)
+{
+    if (!order->speculative)
+        return true;
+    return l->guesses_in_flight < vf_max_u64(1, l->depth / 2) && drive_is_idle(l);
+}
+
+/* The most urgent load that has pieces to ask for; NULL: none. */
+static struct load *next_load(struct vf_loads *l)
+{
+    struct load *best = NULL;
+    for (uint32_t i = 0; i < l->load_count; i++) {
+        struct load *load = &l->loads[i];
+        if (load->active && !load->failed && load->next_piece < load->piece_count &&
+            (!best || vf_order_before(&load->order, &best->order)))
+            best = load;
+    }
+    return best && may_go_on(l, &best->order) ? best : NULL;
+}
+
+static void start_load(struct vf_loads *l, const struct vf_cache_order *order, uint32_t slot)
+{
+    struct load *load = l->loads;
+    while (load->active)
+        load++;
+    XXH3_state_t *hash = load->hash;
+    *load = (struct load){
+        .active = true,
+        .order = *order,
+        .extent = l->bank.extent(l->bank.ctx, order->ref.layer, order->ref.expert),
+        .slot = slot,
+        .started_ns = vf_now_ns(),
+        .hash = hash,
+    };
+    load->piece_count = (uint32_t)vf_div_up(load->extent.bytes, l->piece_bytes);
+    VF_ASSERT(load->piece_count >= 1 && load->piece_count <= VF_IO_PIECES_MAX &&
+              load->extent.file < l->bank.file_count);
+    XXH3_64bits_reset(hash);
+    l->active++;
+    l->active_guesses += order->speculative;
+}
+
+/* Asks the cache for a slot for the first order; *went tells whether the order left the queue. */
+static enum vf_code begin_first(struct vf_loads *l, bool *went, struct vf_err *err)
+{
+    struct vf_cache_order order = *vf_orders_first(l->orders);
+    enum vf_cache_begin result;
+    uint32_t slot;
+    enum vf_code code = vf_expert_cache_begin(l->cache, l->index, &order, &result, &slot, err);
+    if (code != VF_OK)
+        return code;
+    l->starved = result == VF_CACHE_STARVED;
+    *went = !l->starved;
+    if (*went)
+        vf_orders_take_first(l->orders);
+    if (result == VF_CACHE_BEGUN)
+        start_load(l, &order, slot);
+    if (result == VF_CACHE_PRESENT) {
+        vf_expert_cache_count_merged(l->cache, l->index);
+        struct load *load = find_load(l, order.ref);
+        if (load)
+            raise_load(l, load, &order);
+    }
+    return VF_OK;
+}
+
+static bool may_begin(struct vf_loads *l, const struct vf_cache_order *first,
+                      const struct load *next)
+{
+    return first && l->active < l->load_count && may_go_on(l, first) &&
+           (!next || vf_order_before(first, &next->order));
+}
+
+/* Gives up guesses that have no piece in flight: those whose time has come, or all. */
+static enum vf_code drop_guesses(struct vf_loads *l, bool if_late, struct vf_err *err)
+{
+    enum vf_code code = VF_OK;
+    for (uint32_t i = 0; i < l->load_count && l->active_guesses > 0 && code == VF_OK; i++) {
+        struct load *load = &l->loads[i];
+        bool abandoned = false;
+        uint32_t starved = 0;
+        if (!load->active || !load->order.speculative || load->in_flight > 0)
+            continue;
+        code = vf_expert_cache_abandon(l->cache, l->index, load->slot, if_late, &abandoned,
+                                       &starved, err);
+        if (abandoned)
+            forget_load(l, load);
+        l->others_starved |= starved;
+    }
+    return code;
+}
+
+/* Submits pieces while there is room: of the loads under way, or of the first order where that is
+ * more urgent than all of them. */
+static enum vf_code start_reads(struct vf_loads *l, struct vf_err *err)
+{
+    enum vf_code code = VF_OK;
+    l->starved = false;
+    l->waits_for_idle = false;
+    while (code == VF_OK && l->in_flight < l->depth) {
+        struct load *next = next_load(l);
+        bool went = false;
+        if (!l->starved && may_begin(l, vf_orders_first(l->orders), next)) {
+            uint32_t guesses = l->active_guesses;
+            code = begin_first(l, &went, err);
+            if (code == VF_OK && l->starved && guesses > 0) { /* they must not hold what it needs */
+                code = drop_guesses(l, false, err);
+                l->starved = l->active_guesses == guesses;
+                continue;
+            }
+            if (code != VF_OK || went)
+                continue;
+        }
+        if (!next)
+            break;
+        code = submit_next_piece(l, next, err);
+    }
+    return code;
+}
+
+enum vf_code vf_loads_turn(struct vf_loads *l, uint32_t *starved, struct vf_err *err)
+{
+    l->others_starved = 0;
+    enum vf_code code = take_completions(l, err);
+    if (code == VF_OK)
+        code = drop_guesses(l, true, err);
+    if (code == VF_OK)
+        code = start_reads(l, err);
+    bool ended = false;
+    if (code == VF_OK)
+        code = hash_landed(l, &ended, err);
+    if (code == VF_OK && ended)
+        code = start_reads(l, err);
+    const struct vf_cache_order *first = vf_orders_first(l->orders);
+    vf_expert_cache_set_busy(l->cache, l->index,
+                             l->active > l->active_guesses || (first && !first->speculative));
+    *starved = l->others_starved;
+    return code;
+}
+
+enum vf_code vf_loads_order(struct vf_loads *l, const struct vf_cache_order *order,
+                            struct vf_err *err)
+{
+    struct load *load = find_load(l, order->ref);
+    if (load)
+        raise_load(l, load, order); /* and the cache is told in its turn */
+    switch (vf_orders_put(l->orders, order)) {
+    case VF_ORDERS_MERGED:
+        vf_expert_cache_count_merged(l->cache, l->index);
+        return VF_OK;
+    case VF_ORDERS_NO_MEMORY:
+        return vf_err_set(err, VF_ERR_NO_MEMORY, "fetch orders: out of memory");
+    case VF_ORDERS_NEW:
+        break;
+    }
+    return VF_OK;
+}
+
+int vf_loads_wait_ms(const struct vf_loads *l)
+{
+    return l->waits_for_idle ? IDLE_POLL_MS : l->starved ? STARVED_POLL_MS : -1;
+}
+
+int vf_loads_fd(const struct vf_loads *l)
+{
+    return vf_read_engine_fd(l->engine);
+}
+
+const char *vf_loads_engine(const struct vf_loads *l)
+{
+    return vf_read_engine_name(l->engine);
+}
+
+/* ---- life ---------------------------------------------------------------------------------- */
+
+static enum vf_code open_engine(struct vf_loads *l, const struct vf_loads_params *params,
+                                struct vf_err *err)
+{
+    const struct vf_cache_geometry *g = vf_expert_cache_geometry(l->cache);
+    struct vf_read_params read = {
+        .paths = l->bank.files,
+        .path_count = l->bank.file_count,
+        .buffered = params->buffered,
+        .no_uring = params->no_uring,
+        .depth = l->depth,
+        .throttle_bytes = params->throttle_bytes,
+        .region = vf_expert_cache_slot_data(l->cache, 0),
+        .slot_bytes = g->record_bytes,
+        .slot_count = g->slot_count,
+    };
+    return vf_read_engine_create(&read, &l->engine, err);
+}
+
+static enum vf_code allocate(struct vf_loads *l, struct vf_err *err)
+{
+    l->loads = calloc(l->load_count, sizeof *l->loads);
+    l->reads = calloc(l->depth, sizeof *l->reads);
+    l->done = calloc(l->depth, sizeof *l->done);
+    bool whole = l->loads && l->reads && l->done;
+    for (uint32_t i = 0; i < l->load_count && whole; i++)
+        whole = (l->loads[i].hash = XXH3_createState()) != NULL;
+    if (!whole)
+        return vf_err_set(err, VF_ERR_NO_MEMORY, "I/O worker's reads: out of memory");
+    return vf_orders_create(l->bank.layer_count, l->bank.expert_count, &l->orders, err);
+}
+
+enum vf_code vf_loads_create(const struct vf_loads_params *params, struct vf_loads **out,
+                             struct vf_err *err)
+{
+    *out = NULL;
+    VF_ASSERT(params->depth >= 1 && params->depth <= VF_READ_DEPTH_MAX);
+    struct vf_loads *l = calloc(1, sizeof *l);
+    if (!l)
+        return vf_err_set(err, VF_ERR_NO_MEMORY, "I/O worker's reads: out of memory");
+    l->bank = *params->bank;
+    l->cache = params->cache;
+    l->index = params->index;
+    l->depth = params->depth;
+    l->load_count = params->depth + PREEMPTED_MAX;
+    /* Stripes whose number the workers divide are read by one worker each. */
+    l->own_drive = l->bank.file_count > 1 &&
+                   l->bank.file_count % vf_expert_cache_geometry(l->cache)->io_worker_count == 0;
+    uint64_t piece = params->piece_bytes ? params->piece_bytes : VF_IO_PIECE_DEFAULT;
+    uint64_t least = vf_div_up(l->bank.record_bytes, VF_IO_PIECES_MAX);
+    l->piece_bytes = vf_round_up(vf_max_u64(piece, least), VF_READ_ALIGN);
+    enum vf_code code = allocate(l, err);
+    if (code == VF_OK)
+        code = open_engine(l, params, err);
+    if (code != VF_OK)
+        vf_loads_destroy(l);
+    else
+        *out = l;
+    return code;
+}
+
+void vf_loads_destroy(struct vf_loads *l)
+{
+    if (!l)
+        return;
+    vf_read_engine_destroy(l->engine);
+    vf_orders_destroy(l->orders);
+    for (uint32_t i = 0; i < l->load_count && l->loads; i++)
+        XXH3_freeState(l->loads[i].hash);
+    free(l->loads);
+    free(l->reads);
+    free(l->done);
+    free(l);
+}

@@ -1,0 +1,57 @@
+/* Records on their way from the drive into slots of the expert cache.
+ *
+ * Orders wait by urgency (orders.h). A record is read in pieces, at most depth of them in flight,
+ * and the most urgent record's piece is always the next: a demand that comes while a prefetch is
+ * being read waits for the pieces in flight, not for the record. Pieces are hashed in their order
+ * while later ones are read, so that a record is announced as soon as its last piece has landed and
+ * its checksum is right. A piece that fails is read once more, once a record.
+ *
+ * Speculative records are begun, and go on, only while nothing else is queued or in flight, here
+ * and at the other I/O workers of the same drive; at most half of depth is theirs, and one whose
+ * time has come unused is given up between two pieces.
+ *
+ * Single-threaded; whoever owns it waits on its descriptor and calls turn.
+ */
+#ifndef VF_IO_WORKER_LOADS_H
+#define VF_IO_WORKER_LOADS_H
+
+#include "common/expert_bank.h"
+#include "common/expert_cache.h"
+#include "io_worker/engine.h"
+
+#define VF_IO_PIECES_MAX    64u /* of a record: a bit each */
+#define VF_IO_DEPTH_DEFAULT 4u
+#define VF_IO_PIECE_DEFAULT (1u << 20)
+
+struct vf_loads_params {
+    struct vf_expert_cache *cache;     /* outlives the loads */
+    const struct vf_expert_bank *bank; /* copied; what it points to outlives the loads */
+    uint32_t index;                    /* of this I/O worker */
+    uint32_t depth;                    /* pieces in flight, 1..VF_READ_DEPTH_MAX */
+    uint64_t piece_bytes;              /* 0: the default; larger where a record would have more than
+                                          VF_IO_PIECES_MAX */
+    uint64_t throttle_bytes;           /* a second; 0: none */
+    bool buffered, no_uring;
+};
+
+struct vf_loads;
+
+enum vf_code vf_loads_create(const struct vf_loads_params *params, struct vf_loads **out,
+                             struct vf_err *err);
+/* Waits for reads in flight. NULL is fine. */
+void vf_loads_destroy(struct vf_loads *l);
+
+/* Readable when turn has something to do. */
+int vf_loads_fd(const struct vf_loads *l);
+/* How long the caller may wait at most without a message or the descriptor, in ms; -1: for ever. */
+int vf_loads_wait_ms(const struct vf_loads *l);
+
+/* Takes an order for one of this worker's experts; the reading begins with the next turn. */
+enum vf_code vf_loads_order(struct vf_loads *l, const struct vf_cache_order *order,
+                            struct vf_err *err);
+/* Takes completions and starts what can be started. *starved: as in vf_expert_cache_finish. */
+enum vf_code vf_loads_turn(struct vf_loads *l, uint32_t *starved, struct vf_err *err);
+
+const char *vf_loads_engine(const struct vf_loads *l); /* vf_read_engine_name */
+
+#endif
