@@ -23,11 +23,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define READS_LIMIT    8u
-#define THROTTLE_MIN   (1u << 20)
-#define REQUEST_NS     50000u /* an order's way to the I/O worker and its read's way back */
-#define CACHE_SPARE    2u     /* layers, beside those of the delay window */
-#define CACHE_MULTIPLE 2u
+#define READS_LIMIT  8u
+#define THROTTLE_MIN (1u << 20)
+#define REQUEST_NS   50000u /* an order's way to the I/O worker and its read's way back */
+#define CACHE_SPARE  2u /* layers: the one that reads and the one that is read, beside the window  \
+                         */
 
 /* ---- the model ------------------------------------------------------------------------------ */
 
@@ -83,8 +83,8 @@ static enum vf_code look_at_file(const struct vf_model_file *file, struct overla
     m->record_bytes = bank.record_bytes;
     m->read_bytes = (uint64_t)m->read_layers * vf_experts_per_token(c) * bank.record_bytes;
     m->all_bytes = (uint64_t)bank.layer_count * bank.expert_count * bank.record_bytes;
-    m->cache_bytes = (uint64_t)CACHE_MULTIPLE * (c->expert_delay + CACHE_SPARE) *
-                     vf_experts_per_token(c) * bank.record_bytes;
+    m->cache_bytes =
+        (uint64_t)(c->expert_delay + CACHE_SPARE) * vf_experts_per_token(c) * bank.record_bytes;
     vf_program_deinit(&program);
     return code;
 }
@@ -156,25 +156,6 @@ static enum vf_code say_text(struct overlap_arm *arms, uint32_t tokens, double *
     return code ? code : compare_scores(arms, err);
 }
 
-static struct bench_stat spread(double *scratch, const double *a, const double *over, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++)
-        scratch[i] = over ? a[i] / over[i] : a[i];
-    return (struct bench_stat){bench_median(scratch, n), bench_quantile(scratch, n, 0.1),
-                               bench_quantile(scratch, n, 0.9)};
-}
-
-static void summarise(const struct overlap_arm *arms, uint32_t n, double *scratch,
-                      struct overlap_cell *cell)
-{
-    for (int i = 0; i < OVERLAP_ARMS; i++) {
-        cell->ms[i] = spread(scratch, arms[i].ms, NULL, n);
-        cell->stall_ms[i] = spread(scratch, arms[i].stall_ms, NULL, n).median;
-        cell->read_bytes[i] /= n;
-    }
-    cell->win = spread(scratch, arms[OVERLAP_SYNC].ms, arms[OVERLAP_STAGED].ms, n);
-}
-
 /* The speed at which a token's reads take `asked` times its compute. */
 static enum vf_code choose_throttle(const struct overlap_model *m, double compute_ms, double asked,
                                     uint64_t *throttle, struct vf_err *err)
@@ -208,7 +189,7 @@ static enum vf_code measure_cell(const struct overlap_options *o, const struct o
         code = say_text(arms, o->tokens, cell->read_bytes, err);
     }
     if (code == VF_OK)
-        summarise(arms, o->tokens, scratch, cell);
+        overlap_summarise(arms, m, o->tokens, scratch, cell);
     for (int kind = OVERLAP_SYNC; kind < OVERLAP_ARMS; kind++)
         overlap_arm_close(&arms[kind]);
     return code;
@@ -359,7 +340,7 @@ int bench_overlap(int argc, char **argv)
          .metavar = "SIZE",
          .min = 1,
          .max = 1e15,
-         .help = "of both arms (twice what the delay window holds: next to no hits)"},
+         .help = "of both arms (what the delay window holds: next to no hits)"},
         {.name = "kernel",
          .type = VF_OPT_CHOICE,
          .value = &o.tier,

@@ -1,5 +1,5 @@
-/* What the overlap measurement collects (overlap.c), from running engines (overlap_arm.c), and how
- * it is told (overlap_report.c).
+/* What the overlap measurement collects (overlap.c), from running engines (overlap_arm.c), what
+ * that comes to (overlap_figures.c) and how it is told (overlap_report.c).
  *
  * A cell is a number of threads and a speed of the drive. Three engines take turns in it, token by
  * token: one whose expert cache holds everything (compute alone), one that waits for experts where
@@ -75,28 +75,26 @@ enum vf_code overlap_arm_next(struct overlap_arm *arm, double *ms, double *stall
 /* Scores the text into rows. */
 enum vf_code overlap_arm_score(struct overlap_arm *arm, struct vf_err *err);
 
+/* Of a token, as medians with the 10th and 90th percentile over the tokens, each of which is
+ * measured in all three arms side by side. */
 struct overlap_cell {
     uint32_t threads;
-    double asked;                       /* reads over compute; 0: the drive as it is */
-    double drive;                       /* bytes a second */
-    struct bench_stat ms[OVERLAP_ARMS]; /* medians, 10th and 90th percentile */
-    double stall_ms[OVERLAP_ARMS];      /* medians */
-    double read_bytes[OVERLAP_ARMS];    /* means a token */
-    struct bench_stat win;              /* sync over staged, token by token */
+    double asked;                             /* reads over compute; 0: the drive as it is */
+    double drive;                             /* bytes a second */
+    double read_bytes[OVERLAP_ARMS];          /* means */
+    struct bench_stat ms[OVERLAP_ARMS];       /* that of the cached arm is C */
+    struct bench_stat stall_ms[OVERLAP_ARMS]; /* that of sync is IO */
+    double floor_ms;                          /* IO_eff */
+    struct bench_stat hidden;                 /* share of IO */
+    struct bench_stat win;                    /* sync over staged */
+    struct bench_stat model, off;   /* (C + IO) / max(C, IO_eff); what the win is over it, less 1 */
+    struct bench_stat interference; /* staged's compute over C, less 1 */
+    double model_taxed, off_taxed;  /* medians of the same with C (1 + interference) */
 };
 
-/* Read off a cell. */
-struct overlap_figures {
-    double compute;      /* C */
-    double reads;        /* IO: what sync waits for */
-    double reads_floor;  /* IO_eff */
-    double interference; /* of staged's compute over C */
-    double hidden;       /* share of IO */
-    double model, off;   /* (C + IO) / max(C, IO_eff); how far the win is from it, as a share */
-    double model_taxed, off_taxed; /* the same with C + interference */
-};
-struct overlap_figures overlap_figures_of(const struct overlap_cell *cell,
-                                          const struct overlap_model *m);
+/* Takes the arms' samples; threads, asked, drive and the sums of bytes in read_bytes are given. */
+void overlap_summarise(const struct overlap_arm *arms, const struct overlap_model *m,
+                       uint32_t tokens, double *scratch, struct overlap_cell *cell);
 
 void overlap_report(struct bench_report *r, const struct overlap_options *o,
                     const struct overlap_model *m, const struct overlap_cell *cells, size_t count);

@@ -25,12 +25,19 @@ static uint32_t ready_stage(const struct walk *w, const struct vf_op *op)
     return ready;
 }
 
+/* Beside attention, the last layer's dense FFN would delay the token's last order of experts, whose
+ * read has nothing else to hide behind. */
+static bool covers_last_read(const struct walk *w, const struct vf_op *op)
+{
+    return op->kind == VF_OP_DENSE && op->step_layer + 1 == w->p->effective_layers;
+}
+
 static uint32_t heavy_stage(struct walk *w, const struct vf_op *op)
 {
     uint32_t stage = ready_stage(w, op);
     uint32_t last = w->stage_count ? w->stage_count - 1 : 0;
     bool experts = op->kind == VF_OP_EXPERTS;
-    if (experts && w->when == VF_EXPERTS_LATE)
+    if (w->when == VF_EXPERTS_LATE && (experts || covers_last_read(w, op)))
         last = w->stage_count;
     if (!(experts && w->when == VF_EXPERTS_SYNC))
         stage = (uint32_t)vf_max_u64(stage, last);
@@ -41,10 +48,12 @@ static uint32_t heavy_stage(struct walk *w, const struct vf_op *op)
     return stage;
 }
 
-/* Stages ascending, light before heavy, else in program order. */
-static uint32_t rank(const struct walk *w, uint32_t op)
+/* Stages ascending, light before heavy and these behind sync experts, else in program order. */
+static uint32_t rank(const struct walk *w, uint32_t op_idx)
 {
-    return 2 * w->stage[op] + vf_op_is_heavy(&w->p->ops[op]);
+    const struct vf_op *op = &w->p->ops[op_idx];
+    bool alone = op->kind == VF_OP_EXPERTS && w->when == VF_EXPERTS_SYNC;
+    return 3 * w->stage[op_idx] + (!vf_op_is_heavy(op) ? 0 : alone ? 1 : 2);
 }
 
 void vf_stages_order(const struct vf_program *p, enum vf_experts_when when, uint32_t *order,

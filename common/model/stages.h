@@ -16,14 +16,16 @@
 enum vf_experts_when {
     VF_EXPERTS_EARLY, /* beside other heavy operations: their weights are in memory */
     VF_EXPERTS_LATE,  /* in a stage of their own, right before their consumer: they are read from
-                         the drive, and what comes before hides that */
-    VF_EXPERTS_SYNC,  /* in the stage of their routing decision */
+                         the drive, and what comes before hides that; the last layer's dense FFN
+                         comes behind that layer's orders, since it hides the token's last read */
+    VF_EXPERTS_SYNC,  /* right behind their routing decision, before everything heavy: nothing hides
+                         the read */
     VF_EXPERTS_WHEN_COUNT
 };
 
 /* order[i]: the i-th operation to execute. slot[op]: when, counted from 0 and ascending along the
- * order: the heavy operations of a stage share a slot, every other operation has its own. Both
- * [op_count]. */
+ * order: the heavy operations of a stage share a slot (sync experts have one before them), every
+ * other operation has its own. Both [op_count]. */
 void vf_stages_order(const struct vf_program *p, enum vf_experts_when when, uint32_t *order,
                      uint32_t *slot);
 

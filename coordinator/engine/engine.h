@@ -91,7 +91,8 @@ struct vf_engine_speculation {
     double gain_sum; /* of workers_probed: share of a step's time that guessing saved */
     uint32_t workers_probed;
     uint32_t workers, workers_on; /* that can guess; of these, whose next step does */
-    uint64_t used, wasted, bytes_wasted; /* experts read on a guess; bytes: at most */
+    uint64_t used, wasted, bytes_wasted; /* experts read on a guess, there when wanted or not
+                                            wanted; bytes: at most */
 };
 
 struct vf_engine_totals { /* of all workers since the start */

@@ -158,19 +158,27 @@ static void delayed(void)
                 slot_of(VF_OP_EXPERTS, l - 3) > slot_of(VF_OP_ATTENTION, l) &&
                 slot_of(VF_OP_EXPERTS, l - 3) < slot_of(VF_OP_ATTENTION, l + 1);
     ok(late, "late: experts run behind them");
+    ok(slot_of(VF_OP_FETCH, 7) > slot_of(VF_OP_ATTENTION, 7) &&
+           slot_of(VF_OP_DENSE, 7) > slot_of(VF_OP_FETCH, 7) &&
+           slot_of(VF_OP_EXPERTS, 4) > slot_of(VF_OP_DENSE, 7),
+       "late: the last layer's dense FFN hides the token's last read");
     vf_stages_order(&program, VF_EXPERTS_SYNC, order, slot);
     bool sync = true;
-    for (uint32_t l = 0; l < 7; l++)
-        sync &= slot_of(VF_OP_EXPERTS, l) > slot_of(VF_OP_FETCH, l) &&
-                slot_of(VF_OP_EXPERTS, l) <= slot_of(VF_OP_ATTENTION, l + 1);
-    ok(sync, "sync: experts run in the stage of their fetch");
+    for (uint32_t l = 0; l < 8; l++) {
+        uint32_t from = slot_of(VF_OP_FETCH, l), to = slot_of(VF_OP_EXPERTS, l);
+        sync &= from < to;
+        for (uint32_t i = 0; i < program.op_count; i++)
+            sync &=
+                !heavy(i) || program.ops[i].kind == VF_OP_EXPERTS || slot[i] < from || slot[i] > to;
+    }
+    ok(sync, "sync: nothing runs between a fetch and its experts, or beside these");
     vf_program_deinit(&program);
 }
 
 int main(void)
 {
     struct rng r = {2024};
-    plan(2 * VF_STYLE_COUNT + 3);
+    plan(2 * VF_STYLE_COUNT + 4);
     for (int style = 0; style < VF_STYLE_COUNT; style++)
         random_programs((enum vf_style)style, &r);
     delayed();
