@@ -23,8 +23,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* About 10 us: longer than the gap between two regions of one token, far shorter than idling. */
-#define SPIN_COUNT 400
+/* Longer than the gap between two regions of one token or than a region's tail, where a sleep and
+ * the wake behind it (some 50 us on a virtual machine) would cost more; far shorter than idling, or
+ * than another process keeps a core. */
+#define SPIN_NS (50 * 1000u)
+/* Looks at a word between two looks at the clock. */
+#define SPIN_LOOKS 16
 
 #define OPEN   0x80000000u
 #define WAITED 0x40000000u
@@ -60,15 +64,31 @@ static void futex_wake_all(_Atomic uint32_t *word)
 /* ---- threads of the pool ----------------------------------------------------------------------
  */
 
+struct spin {
+    uint32_t looks;
+    uint64_t until_ns;
+};
+
+/* A pause between two looks at a word; false once SPIN_NS have passed since the first. */
+static bool keep_spinning(struct spin *s)
+{
+    _mm_pause();
+    if (++s->looks % SPIN_LOOKS)
+        return true;
+    uint64_t now_ns = vf_now_ns();
+    s->until_ns = s->until_ns ? s->until_ns : now_ns + SPIN_NS;
+    return now_ns < s->until_ns;
+}
+
 /* Returns the generation once it differs from old. */
 static uint32_t wait_generation(struct vf_pool *pool, uint32_t old)
 {
-    for (int i = 0; i < SPIN_COUNT; i++) {
-        uint32_t now = atomic_load_explicit(&pool->generation, memory_order_acquire);
-        if (now != old)
-            return now;
-        _mm_pause();
-    }
+    struct spin spin = {0};
+    do {
+        uint32_t seen = atomic_load_explicit(&pool->generation, memory_order_acquire);
+        if (seen != old)
+            return seen;
+    } while (keep_spinning(&spin));
     atomic_fetch_add(&pool->sleepers, 1);
     uint32_t now;
     while ((now = atomic_load(&pool->generation)) == old)
@@ -130,10 +150,9 @@ static void open_gate(struct vf_pool *pool, vf_pool_fn *fn, void *ctx)
 static void close_gate(struct vf_pool *pool)
 {
     uint32_t gate = atomic_fetch_and_explicit(&pool->gate, ~OPEN, memory_order_acquire) & ~OPEN;
-    for (int i = 0; i < SPIN_COUNT && (gate & INSIDE); i++) {
-        _mm_pause();
+    struct spin spin = {0};
+    while ((gate & INSIDE) && keep_spinning(&spin))
         gate = atomic_load_explicit(&pool->gate, memory_order_acquire);
-    }
     while (gate & INSIDE) {
         if (!(gate & WAITED) &&
             !atomic_compare_exchange_weak_explicit(&pool->gate, &gate, gate | WAITED,

@@ -13,7 +13,7 @@
 /* Below this much memory traffic a region costs less than another thread's attention. */
 #define SHARED_COST_MIN (48u << 10)
 /* Of one run: some 20 us, so that a thread which loses its core holds up little. */
-#define RUN_COST_MAX (256u << 10)
+#define RUN_COST_MAX (96u << 10)
 /* A run is at most this part of what its share still has, so that the last ones are short. */
 #define RUN_DIVISOR 4u
 
