@@ -34,7 +34,7 @@ struct vf_drive_cell {
     double latency_ms;   /* of one read, mean */
     uint64_t reads;
 };
-/* Reads for about duration_ns. */
+/* Reads for about duration_ns, and `depth` times at least. */
 enum vf_code vf_drive_measure(struct vf_drive *d, uint64_t duration_ns, struct vf_drive_cell *cell,
                               struct vf_err *err);
 

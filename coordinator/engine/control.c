@@ -20,6 +20,8 @@
 #define MESSAGES_PER_TURN 256
 /* How long the last words of a worker that just died may still be on their way. */
 #define LAST_WORDS_MS 50
+/* How long a process that lost its connection may take to be gone. */
+#define DYING_MS 1000
 
 /* ---- starting ------------------------------------------------------------------------------ */
 
@@ -72,13 +74,20 @@ static enum vf_code send_raw(struct vf_engine *e, struct worker *w, Vflow__Envel
     return vf_wire_send(e->router, &w->peer, m, err);
 }
 
+/* A dying process loses its connections a moment before its pidfd tells. */
+static bool is_dying(const struct worker *w)
+{
+    struct pollfd gone = {.fd = w->process.pidfd, .events = POLLIN};
+    return poll(&gone, 1, DYING_MS) > 0;
+}
+
 enum vf_code engine_send(struct vf_engine *e, struct worker *w, Vflow__Envelope *m,
                          struct vf_err *err)
 {
     struct vf_err why;
     enum vf_code code = send_raw(e, w, m, &why);
-    if (!code)
-        return VF_OK;
+    if (!code || (code == VF_ERR_PEER_LOST && is_dying(w)))
+        return VF_OK; /* of the dead the next turn says how they died */
     vf_err_prepend(&why, "%s (pid %d): ", w->name, (int)w->pid);
     engine_break(e, &why);
     *err = e->err;

@@ -33,21 +33,22 @@ static enum vf_code probe_file(const struct vf_expert_bank *bank, uint32_t file,
     return code ? vf_err_prepend(err, "%s: ", bank->files[file]) : VF_OK;
 }
 
-enum vf_code vf_drive_probe_bank(const struct vf_expert_bank *bank, struct vf_drive_choice *out,
-                                 struct vf_err *err)
+void vf_drive_probe_bank(const struct vf_expert_bank *bank, struct vf_drive_choice *out)
 {
     *out = (struct vf_drive_choice){0};
     for (uint32_t file = 0; file < bank->file_count; file++) {
         struct vf_drive_choice one;
-        enum vf_code code = probe_file(bank, file, &one, err);
-        if (code)
-            return code;
+        struct vf_err err;
+        if (probe_file(bank, file, &one, &err) != VF_OK) {
+            vf_warn("the drive can't be probed, so it is read as a common one: %s", err.text);
+            *out = (struct vf_drive_choice){0};
+            return;
+        }
         double bytes_per_s = out->bytes_per_s + one.bytes_per_s;
         if (one.depth > out->depth)
             *out = one;
         out->bytes_per_s = bytes_per_s;
     }
-    return VF_OK;
 }
 
 /* Workers may have another working directory one day, so paths are made absolute. */
@@ -85,17 +86,16 @@ enum vf_code engine_open_bank(struct vf_engine *e, struct vf_err *err)
     return code;
 }
 
-enum vf_code engine_choose_reads(struct vf_engine *e, const struct vf_expert_bank *bank,
-                                 struct vf_err *err)
+void engine_choose_reads(struct vf_engine *e, const struct vf_expert_bank *bank)
 {
     struct vf_engine_info *info = &e->info;
     info->io_depth = e->params.queue_depth;
     if (e->params.queue_depth || e->params.io_throttle || strcmp(e->params.io, "direct") != 0)
-        return VF_OK;
+        return;
     struct vf_drive_choice choice;
-    enum vf_code code = vf_drive_probe_bank(bank, &choice, err);
-    if (code || !choice.depth)
-        return code;
+    vf_drive_probe_bank(bank, &choice);
+    if (!choice.depth)
+        return;
     info->io_depth = choice.depth;
     info->io_read_bytes = choice.read_bytes;
     info->drive_bytes_per_s = choice.bytes_per_s;
@@ -103,5 +103,4 @@ enum vf_code engine_choose_reads(struct vf_engine *e, const struct vf_expert_ban
     vf_info("drive: %.2f GB/s in reads of %" PRIu64 " KiB, %u at a time, %.2f ms each",
             info->drive_bytes_per_s * 1e-9, info->io_read_bytes >> 10, info->io_depth,
             info->drive_latency_ms);
-    return VF_OK;
 }

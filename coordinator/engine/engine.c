@@ -187,7 +187,9 @@ static enum vf_code choose_reads(struct vf_engine *e, struct vf_err *err)
 {
     struct vf_expert_bank bank;
     enum vf_code code = vf_expert_bank_of(e->file, e->stripes, &bank, err);
-    return code ? code : engine_choose_reads(e, &bank, err);
+    if (!code)
+        engine_choose_reads(e, &bank);
+    return code;
 }
 
 static enum vf_code build(struct vf_engine *e, struct vf_err *err)

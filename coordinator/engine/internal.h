@@ -128,8 +128,7 @@ void engine_shutdown_workers(struct vf_engine *e, const char *reason);
 /* ---- drive.c ---- */
 
 /* Fills info.io_depth and the drive's figures; 0: the I/O workers' default. */
-enum vf_code engine_choose_reads(struct vf_engine *e, const struct vf_expert_bank *bank,
-                                 struct vf_err *err);
+void engine_choose_reads(struct vf_engine *e, const struct vf_expert_bank *bank);
 /* Opens the stripes that params.expert_bank names; without it nothing. */
 enum vf_code engine_open_bank(struct vf_engine *e, struct vf_err *err);
 

@@ -23,7 +23,9 @@ static enum vf_code probe_drive(struct vf_plan *p, struct vf_err *err)
     if (!p->file || p->options.run.queue_depth)
         return VF_OK;
     enum vf_code code = vf_expert_bank_from_model(p->file, &bank, err);
-    return code ? code : vf_drive_probe_bank(&bank, &p->drive, err);
+    if (!code)
+        vf_drive_probe_bank(&bank, &p->drive);
+    return code;
 }
 
 enum vf_code vf_plan_add_memory(struct vf_plan *p, struct vf_err *err)

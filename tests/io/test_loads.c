@@ -311,6 +311,12 @@ static void test_probe(void)
        "a probe of %.0f ms: %.2f GB/s in reads of %" PRIu64 " bytes, %u at a time %s",
        (double)(vf_now_ns() - began_ns) * 1e-6, c.bytes_per_s * 1e-9, c.read_bytes, c.depth,
        err.text);
+    struct vf_drive_cell late = {.read_bytes = 4096, .depth = 4};
+    code = vf_drive_measure(d, 1, &late, &err);
+    ok(code == VF_OK && late.reads >= 4 && late.bytes_per_s > 0,
+       "a time that is over when the readers get their turn measures a read of each: %" PRIu64
+       " reads %s",
+       late.reads, err.text);
     vf_drive_close(d);
     ok(vf_drive_open(bank.path, 0, bank.bank.file_bytes + 4096, false, &d, &err) == VF_ERR_USAGE,
        "a range beyond the file is refused: %s", err.text);
@@ -320,7 +326,7 @@ static void test_probe(void)
 
 int main(void)
 {
-    plan(2 * (3 + 4 + 8 + 3 + 1 + 4 + 2) + 3);
+    plan(2 * (3 + 4 + 8 + 3 + 1 + 4 + 2) + 4);
     make_test_base();
     make_test_bank(&bank, LAYERS, EXPERTS, RECORD);
     for (int i = 0; i < 2; i++) {
