@@ -61,6 +61,7 @@ int bench_formats(int argc, char **argv)
 {
     int64_t threads = 1, tokens = 40;
     struct bench_output output = {0};
+    struct loaded_params params = {0};
     const struct vf_opt opts[] = {
         {.name = "threads",
          .type = VF_OPT_INT,
@@ -76,6 +77,10 @@ int bench_formats(int argc, char **argv)
          .min = 5,
          .max = 100000,
          .help = "decoded with each file (40)"},
+        {.name = "huge",
+         .type = VF_OPT_FLAG,
+         .value = &params.huge,
+         .help = "copy the weights into huge pages first (--weights huge)"},
         BENCH_OUTPUT_OPTS(output),
     };
     const struct vf_cli cli = {.program = "vflow-bench formats",
@@ -92,7 +97,7 @@ int bench_formats(int argc, char **argv)
     enum vf_code code = vf_cli_parse(&cli, argc, argv, paths, NULL, &err);
     if (code == VF_OK) {
         struct bench_report *r = bench_report_begin("formats");
-        struct loaded_params params = {.threads = (uint32_t)threads};
+        params.threads = (uint32_t)threads;
         code = arms_open(&arms, paths, 2, (size_t)tokens, &params, &err);
         if (code == VF_OK)
             code = check(&arms, paths, &err);

@@ -14,6 +14,11 @@ const struct bench_geometry bench_geometries[] = {
      "\"expert_delay\":2,\"hidden_size\":512,\"num_hidden_layers\":6,\"num_attention_heads\":8,"
      "\"intermediate_size\":2048,\"num_experts\":8,\"num_experts_per_tok\":2,"
      "\"moe_intermediate_size\":512,\"vocab_size\":50257,\"hidden_act\":\"gelu\"}"},
+    {"overlap_24l", /* for vflow-bench overlap: of a token's weights, a fortieth are experts */
+     "{\"model_type\":\"pipeline_native\",\"combine_style\":\"delayed_sum\",\"dense_delay\":1,"
+     "\"expert_delay\":2,\"hidden_size\":1024,\"num_hidden_layers\":24,\"num_attention_heads\":16,"
+     "\"intermediate_size\":16384,\"num_experts\":16,\"num_experts_per_tok\":2,"
+     "\"moe_intermediate_size\":256,\"vocab_size\":8192,\"hidden_act\":\"gelu\"}"},
     {"dense-1b",
      "{\"model_type\":\"pipeline_native\",\"hidden_size\":2048,\"num_hidden_layers\":22,"
      "\"num_attention_heads\":32,\"num_key_value_heads\":8,\"intermediate_size\":5632,"

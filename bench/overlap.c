@@ -17,7 +17,6 @@
 #include "common/model/placement.h"
 #include "common/model/stages.h"
 #include "common/util.h"
-#include "io_worker/engine.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -25,9 +24,12 @@
 
 #define READS_LIMIT  8u
 #define THROTTLE_MIN (1u << 20)
-#define REQUEST_NS   50000u /* an order's way to the I/O worker and its read's way back */
-#define CACHE_SPARE  2u /* layers: the one that reads and the one that is read, beside the window  \
-                         */
+/* Of a layer's reads on a throttled drive, beside their bytes; a guess for the first cell. */
+#define LATENCY_MS 0.2
+/* Of the reads' time: less than this, and a cell would be about latency. */
+#define BYTES_SHARE_MIN 0.1
+/* Layers whose experts are held beside those of the delay window: one computes, one is read. */
+#define CACHE_SPARE 2u
 
 /* ---- the model ------------------------------------------------------------------------------ */
 
@@ -156,30 +158,31 @@ static enum vf_code say_text(struct overlap_arm *arms, uint32_t tokens, double *
     return code ? code : compare_scores(arms, err);
 }
 
-/* The speed at which a token's reads take `asked` times its compute. */
-static enum vf_code choose_throttle(const struct overlap_model *m, double compute_ms, double asked,
-                                    uint64_t *throttle, struct vf_err *err)
+/* The speed at which a token's reads take `asked` times its compute, when a layer's reads take
+ * latency_ms beside the time of their bytes. */
+static enum vf_code choose_throttle(const struct overlap_model *m, double compute_ms,
+                                    double latency_ms, double asked, uint64_t *throttle,
+                                    struct vf_err *err)
 {
-    double latency_s = 1e-9 * m->read_layers * (VF_READ_THROTTLE_LATENCY_NS + REQUEST_NS);
-    double reads_s = 1e-3 * compute_ms * asked - latency_s;
+    double reads_ms = compute_ms * asked, bytes_ms = reads_ms - m->read_layers * latency_ms;
     *throttle = 0;
     if (asked == 0)
         return VF_OK;
-    if (reads_s <= latency_s)
+    if (bytes_ms <= BYTES_SHARE_MIN * reads_ms)
         return vf_err_set(err, VF_ERR_USAGE,
                           "--reads: %g of %.3f ms of compute a token is too short for %u layers' "
                           "reads, whose latency alone is %.3f ms; try more",
-                          asked, compute_ms, m->read_layers, 1e3 * latency_s);
-    *throttle = (uint64_t)fmax((double)m->read_bytes / reads_s, THROTTLE_MIN);
+                          asked, compute_ms, m->read_layers, m->read_layers * latency_ms);
+    *throttle = (uint64_t)fmax(1e3 * (double)m->read_bytes / bytes_ms, THROTTLE_MIN);
     return VF_OK;
 }
 
 static enum vf_code measure_cell(const struct overlap_options *o, const struct overlap_model *m,
-                                 struct overlap_arm *arms, double compute_ms, double *scratch,
-                                 struct overlap_cell *cell, struct vf_err *err)
+                                 struct overlap_arm *arms, double compute_ms, double latency_ms,
+                                 double *scratch, struct overlap_cell *cell, struct vf_err *err)
 {
     uint64_t throttle;
-    enum vf_code code = choose_throttle(m, compute_ms, cell->asked, &throttle, err);
+    enum vf_code code = choose_throttle(m, compute_ms, latency_ms, cell->asked, &throttle, err);
     for (int kind = OVERLAP_SYNC; kind < OVERLAP_ARMS && code == VF_OK; kind++)
         code = overlap_arm_open(&arms[kind], (enum overlap_arm_kind)kind, o, m, cell->threads,
                                 throttle, err);
@@ -224,13 +227,15 @@ static enum vf_code measure_threads(const struct overlap_options *o, const struc
                                     struct vf_err *err)
 {
     struct overlap_arm arms[OVERLAP_ARMS] = {0};
-    double compute_ms = 0;
+    double compute_ms = 0, latency_ms = LATENCY_MS;
     enum vf_code code =
         overlap_arm_open(&arms[OVERLAP_CACHED], OVERLAP_CACHED, o, m, cells[0].threads, 0, err);
     if (code == VF_OK)
         code = warm_up(&arms[OVERLAP_CACHED], o->tokens, scratch, &compute_ms, err);
     for (size_t i = 0; i < o->read_count && code == VF_OK; i++) {
-        code = measure_cell(o, m, arms, compute_ms, scratch, &cells[i], err);
+        code = measure_cell(o, m, arms, compute_ms, latency_ms, scratch, &cells[i], err);
+        if (code == VF_OK && cells[i].asked > 0)
+            latency_ms = cells[i].latency_ms;
         vf_progress("overlap", ++*done, o->thread_count * o->read_count);
     }
     overlap_arm_close(&arms[OVERLAP_CACHED]);

@@ -84,9 +84,10 @@ struct overlap_cell {
     double read_bytes[OVERLAP_ARMS];          /* means */
     struct bench_stat ms[OVERLAP_ARMS];       /* that of the cached arm is C */
     struct bench_stat stall_ms[OVERLAP_ARMS]; /* that of sync is IO */
-    double floor_ms;                          /* IO_eff */
-    struct bench_stat hidden;                 /* share of IO */
-    struct bench_stat win;                    /* sync over staged */
+    double latency_ms;              /* of a layer's reads: IO beyond the time of the bytes */
+    double floor_ms;                /* IO_eff */
+    struct bench_stat hidden;       /* share of IO */
+    struct bench_stat win;          /* sync over staged */
     struct bench_stat model, off;   /* (C + IO) / max(C, IO_eff); what the win is over it, less 1 */
     struct bench_stat interference; /* staged's compute over C, less 1 */
     double model_taxed, off_taxed;  /* medians of the same with C (1 + interference) */

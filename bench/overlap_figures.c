@@ -68,13 +68,9 @@ static struct bench_stat spread_of(const struct samples *s, const double *values
                                bench_quantile(s->scratch, s->count, 0.9)};
 }
 
-/* What sync waits for beyond the bytes' time is latency, once a layer. */
-static double reads_floor(const struct overlap_cell *cell, const struct overlap_model *m)
+static double bytes_ms(const struct overlap_cell *cell, enum overlap_arm_kind kind)
 {
-    double sync_ms = 1e3 * cell->read_bytes[OVERLAP_SYNC] / cell->drive;
-    double staged_ms = 1e3 * cell->read_bytes[OVERLAP_STAGED] / cell->drive;
-    double latency_ms = fmax(cell->stall_ms[OVERLAP_SYNC].median - sync_ms, 0) / m->read_layers;
-    return staged_ms + latency_ms + (m->front + m->back) * cell->ms[OVERLAP_CACHED].median;
+    return 1e3 * cell->read_bytes[kind] / cell->drive;
 }
 
 void overlap_summarise(const struct overlap_arm *arms, const struct overlap_model *m,
@@ -86,7 +82,10 @@ void overlap_summarise(const struct overlap_arm *arms, const struct overlap_mode
         cell->stall_ms[i] = spread_of(&s, arms[i].stall_ms);
         cell->read_bytes[i] /= tokens;
     }
-    s.floor_ms = cell->floor_ms = reads_floor(cell, m);
+    double beyond_ms = cell->stall_ms[OVERLAP_SYNC].median - bytes_ms(cell, OVERLAP_SYNC);
+    cell->latency_ms = fmax(beyond_ms, 0) / m->read_layers;
+    s.floor_ms = cell->floor_ms = bytes_ms(cell, OVERLAP_STAGED) + cell->latency_ms +
+                                  (m->front + m->back) * cell->ms[OVERLAP_CACHED].median;
     cell->hidden = spread(&s, hidden_of);
     cell->win = spread(&s, win_of);
     cell->model = spread(&s, model_of);
