@@ -1,10 +1,9 @@
-/* Decode and prefill of one model in this process, each sample between two probes of the machine's
+/* Decode and prefill of one model in this process, each decoded token behind a probe of the machine's
  * read ceiling, so that a share is a ratio of neighbours in time. The time of a token is told by
  * operation and by what the process did: compute, barriers, hops, stalls.
  */
 #include "bench/decode.h"
 
-#include "common/bandwidth.h"
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/util.h"
@@ -45,63 +44,67 @@ static enum vf_code prefill(struct decode_run *run, double *ms, struct vf_err *e
     return code;
 }
 
-/* Median of a few tokens behind one that warms the caches up. */
-static enum vf_code decode(struct decode_run *run, double *ms, struct vf_err *err)
+/* What the executor counted from `begin` on. */
+static void add_stats(struct decode_run *run, const struct vf_executor_stats *begin)
 {
-    double warm;
-    enum vf_code code = loaded_step(&run->model, 1, true, true, &warm, err);
-    for (uint32_t t = 0; code == VF_OK && t < run->o->tokens; t++)
-        code = loaded_step(&run->model, 1, true, true, &run->token_ms[t], err);
-    *ms = bench_median(run->token_ms, run->o->tokens);
-    return code;
+    struct vf_executor_stats end;
+    vf_executor_stats(run->model.executor, &end);
+    run->process.compute_ns += end.compute_ns - begin->compute_ns;
+    run->process.barrier_ns += end.barrier_ns - begin->barrier_ns;
+    run->process.hop_ns += end.hop_ns - begin->hop_ns;
+    run->process.stall_ns += end.stall_ns - begin->stall_ns;
+    run->process.weight_bytes += end.weight_bytes - begin->weight_bytes;
 }
 
-static enum vf_code decode_measured(struct decode_run *run, double *ms, struct vf_err *err)
+static enum vf_code warm_up(struct decode_run *run, struct vf_err *err)
 {
-    struct vf_executor_stats begin, end;
+    double ignored;
+    return loaded_step(&run->model, 1, true, true, &ignored, err);
+}
+
+/* Probe and token in turn. */
+static enum vf_code decode(struct decode_run *run, struct decode_sample *out, struct vf_err *err)
+{
+    enum vf_code code = warm_up(run, err);
+    struct vf_executor_stats begin;
     snapshot(&run->model, run->ops);
     vf_executor_stats(run->model.executor, &begin);
-    uint64_t began = vf_now_ns();
-    enum vf_code code = decode(run, ms, err);
-    run->decode_wall_ns += (double)(vf_now_ns() - began);
-    vf_executor_stats(run->model.executor, &end);
+    for (uint32_t t = 0; code == VF_OK && t < run->o->tokens; t++) {
+        run->probe_gb[t] = read_probe_pass(&run->probe);
+        code = loaded_step(&run->model, 1, true, true, &run->token_ms[t], err);
+        run->decode_wall_ns += run->token_ms[t] * 1e6;
+    }
+    add_stats(run, &begin);
     add_ops(&run->model, run->ops, run->decode_ns);
-    run->process.compute_ns += end.compute_ns - begin.compute_ns;
-    run->process.barrier_ns += end.barrier_ns - begin.barrier_ns;
-    run->process.hop_ns += end.hop_ns - begin.hop_ns;
-    run->process.stall_ns += end.stall_ns - begin.stall_ns;
-    run->process.weight_bytes += end.weight_bytes - begin.weight_bytes;
-    run->decoded += run->o->tokens + 1;
+    run->decoded += run->o->tokens;
+    out->token_ms = bench_median(run->token_ms, run->o->tokens);
+    out->ceiling = bench_median(run->probe_gb, run->o->tokens);
     return code;
 }
 
 static enum vf_code decode_disturbed(struct decode_run *run, double *ms, struct vf_err *err)
 {
     foreign_run(&run->foreign, 1);
-    enum vf_code code = decode(run, ms, err);
+    enum vf_code code = warm_up(run, err);
+    for (uint32_t t = 0; code == VF_OK && t < run->o->tokens; t++)
+        code = loaded_step(&run->model, 1, true, true, &run->token_ms[t], err);
+    *ms = bench_median(run->token_ms, run->o->tokens);
     foreign_run(&run->foreign, 0);
     return code;
 }
 
-/* Prefill, then decode between two probes; with a foreign process in turn before or behind. */
+/* Prefill, then decode; with a foreign process in turn before or behind. */
 static enum vf_code sample(struct decode_run *run, uint32_t s, struct vf_err *err)
 {
     struct decode_sample *out = &run->samples[s];
-    double before, after;
     bool foreign = run->o->foreign;
     enum vf_code code = prefill(run, &out->prefill_ms, err);
     if (code == VF_OK && foreign && s % 2)
         code = decode_disturbed(run, &out->foreign_ms, err);
     if (code == VF_OK)
-        code = vf_bandwidth_measure(run->o->threads, &before, err);
-    if (code == VF_OK)
-        code = decode_measured(run, &out->token_ms, err);
-    if (code == VF_OK)
-        code = vf_bandwidth_measure(run->o->threads, &after, err);
+        code = decode(run, out, err);
     if (code == VF_OK && foreign && s % 2 == 0)
         code = decode_disturbed(run, &out->foreign_ms, err);
-    if (code == VF_OK)
-        out->ceiling = (before + after) / 2.0;
     return code;
 }
 
@@ -121,10 +124,13 @@ static enum vf_code measure(const char *path, const struct decode_options *o, st
     enum vf_code code = o->foreign ? foreign_start(&run.foreign, err) : VF_OK;
     if (code == VF_OK)
         code = loaded_open(&run.model, &params, err);
+    if (code == VF_OK)
+        code = read_probe_open(&run.probe, o->threads, err);
     run.samples = calloc(o->samples, sizeof *run.samples);
     run.token_ms = calloc(o->tokens, sizeof *run.token_ms);
+    run.probe_gb = calloc(o->tokens, sizeof *run.probe_gb);
     run.ops = calloc(run.model.program.op_count + 1, sizeof *run.ops);
-    if (code == VF_OK && (!run.samples || !run.token_ms || !run.ops))
+    if (code == VF_OK && (!run.samples || !run.token_ms || !run.probe_gb || !run.ops))
         code = vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for %u samples", o->samples);
     for (uint32_t s = 0; code == VF_OK && s < o->samples; s++) {
         code = sample(&run, s, err);
@@ -133,9 +139,11 @@ static enum vf_code measure(const char *path, const struct decode_options *o, st
     if (code == VF_OK)
         decode_report(&run, r);
     loaded_close(&run.model);
+    read_probe_close(&run.probe);
     foreign_end(&run.foreign);
     free(run.samples);
     free(run.token_ms);
+    free(run.probe_gb);
     free(run.ops);
     return bench_report_end(r, &o->output, code, err);
 }
@@ -179,7 +187,7 @@ int bench_decode(int argc, char **argv)
          .metavar = "N",
          .min = 1,
          .max = 10000,
-         .help = "each beside probes of the read ceiling (5)"},
+         .help = "of decode and prefill (5)"},
         {.name = "kernel",
          .type = VF_OPT_CHOICE,
          .value = &o.tier,

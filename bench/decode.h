@@ -4,6 +4,7 @@
 
 #include "bench/foreign.h"
 #include "bench/loaded.h"
+#include "bench/read_probe.h"
 #include "bench/report.h"
 
 struct decode_options {
@@ -17,20 +18,21 @@ struct decode_sample {
     double token_ms; /* median of its tokens */
     double foreign_ms;
     double prefill_ms; /* of the whole prompt */
-    double ceiling;    /* GB/s, of the probes on both sides */
+    double ceiling;    /* GB/s, median of the probes between them */
 };
 
 struct decode_run {
     const struct decode_options *o;
     const char *path;
     struct loaded model;
+    struct read_probe probe;
     struct foreign foreign;
     struct decode_sample *samples;                                    /* [o->samples] */
     double decode_ns[VF_OP_KIND_COUNT], prefill_ns[VF_OP_KIND_COUNT]; /* of all samples */
     struct vf_executor_stats process; /* while decoding undisturbed */
     double decode_wall_ns;            /* the same, by the clock outside */
     uint64_t decoded;                 /* tokens behind these */
-    double *token_ms;                 /* scratch [o->tokens] */
+    double *token_ms, *probe_gb;      /* scratch [o->tokens] */
     uint64_t *ops;                    /* scratch [op_count] */
 };
 

@@ -217,6 +217,21 @@ static float *partial_slot(const struct vf_executor *ex, uint64_t item, uint32_t
            (uint64_t)slot * group * (ex->config->head_dim + 2);
 }
 
+/* The keys that the thread reads after a block of its item: of the next block, or of the next KV
+ * head's first. NULL where they don't fill a block: most of what was fetched would be of no use. */
+static const void *keys_after(const struct vf_executor *ex, const struct vf_op *op, uint32_t column,
+                              uint32_t kv_head, struct key_range keys, uint32_t block)
+{
+    const void *k, *v;
+    bool last = (block + 1) * VF_ATTN_BLOCK >= keys.end;
+    uint32_t head = last ? kv_head + 1 : kv_head, next = last ? first_block(keys) : block + 1;
+    if (head == ex->config->kv_head_count || (next + 1) * VF_ATTN_BLOCK > keys.end)
+        return NULL;
+    vf_kv_cache_block(ex->kv, ex->kv_index[op->kv], ex->columns[column].sequence, head, next, &k,
+                      &v);
+    return k;
+}
+
 static void score_block(const struct vf_executor *ex, const struct vf_op *op, uint32_t column,
                         uint32_t kv_head, struct key_range keys, uint32_t block, float *out)
 {
@@ -227,6 +242,7 @@ static void score_block(const struct vf_executor *ex, const struct vf_op *op, ui
         .q = ex->q + ((size_t)column * c->head_count + (size_t)kv_head * group) * c->head_dim,
         .q_stride = c->head_dim,
         .n_q = group,
+        .next_k = keys_after(ex, op, column, kv_head, keys, block),
         .kv_f16 = ex->p.kv_f16,
         .head_dim = c->head_dim,
         .key_begin = keys.begin > first ? keys.begin - first : 0,

@@ -69,6 +69,7 @@ struct vf_attn_args {
     size_t q_stride, q_column_stride;
     uint32_t n_q, heads;
     const void *k, *v; /* of this block */
+    const void *next_k; /* NULL, or the keys of the block after this one, to be fetched meanwhile */
     bool kv_f16;
     uint32_t head_dim;
     uint32_t key_begin, key_end; /* counted keys, where `keys` is NULL */

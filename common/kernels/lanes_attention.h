@@ -61,18 +61,17 @@ static inline lanes_mask counted_keys(struct vf_attn_keys keys, uint32_t t)
 
 /* ---- scores ---- */
 
-/* The keys a group ahead and the values of this one are on their way while it is computed. */
-static inline void prefetch_keys(const struct vf_attn_args *a, uint32_t t, uint32_t end)
+/* Sixteen elements of the keys are at hand; those of the next group of keys and the values of this
+ * one are on their way while it is computed, line by line, since a burst of them stalls the loads
+ * behind it. */
+static ALWAYS_INLINE void fetch_ahead(const struct vf_attn_args *a, bool f16, size_t at)
 {
-    size_t element = a->kv_f16 ? sizeof(uint16_t) : sizeof(float);
-    size_t row = a->head_dim * element, here = t * row, ahead = (t + LANES) * row;
     const char *k = a->k, *v = a->v;
+    const size_t bytes = f16 ? sizeof(uint16_t) : sizeof(float);
     if (PREFETCH_BYTES == 0)
         return;
-    for (size_t i = 0; i < LANES * row && t + LANES < end; i += 64)
-        _mm_prefetch(k + ahead + i, _MM_HINT_T0);
-    for (size_t i = 0; i < smaller(LANES, end - t) * row; i += 64)
-        _mm_prefetch(v + here + i, _MM_HINT_T1);
+    _mm_prefetch(k + (at + (size_t)LANES * a->head_dim) * bytes, _MM_HINT_T0);
+    _mm_prefetch(v + at * bytes, _MM_HINT_T1);
 }
 
 static NO_INLINE void keep_scores(struct attention *at, uint32_t query, uint32_t t, lanes s)
@@ -87,8 +86,8 @@ static NO_INLINE void keep_scores(struct attention *at, uint32_t query, uint32_t
 }
 
 /* Scores of the sixteen keys from t on for `count` queries (a constant) from the first-th on. */
-static ALWAYS_INLINE void score_keys(struct attention *at, bool f16, uint32_t t, uint32_t first,
-                                     uint32_t count)
+static ALWAYS_INLINE void score_keys(struct attention *at, bool f16, bool fetch, uint32_t t,
+                                     uint32_t first, uint32_t count)
 {
     const uint32_t chains = SCORE_CHAINS(count), dim = at->args->head_dim;
     const float *const *q = at->q + first;
@@ -105,6 +104,8 @@ static ALWAYS_INLINE void score_keys(struct attention *at, bool f16, uint32_t t,
             for (uint32_t n = 0; n < chains; n++) {
                 if (i + n >= dim)
                     break;
+                if (fetch && !(f16 && (c + n) % 2))
+                    fetch_ahead(at->args, f16, k + (size_t)(i + n) * LANES);
                 lanes key = load_kv(at->args->k, f16, k + (size_t)(i + n) * LANES);
                 UNROLLED
                 for (uint32_t j = 0; j < count; j++)
@@ -122,29 +123,29 @@ static ALWAYS_INLINE void score_keys(struct attention *at, bool f16, uint32_t t,
             lanes_add(lanes_add(part[0][j], part[1][j]), lanes_add(part[2][j], part[3][j])));
 }
 
-static ALWAYS_INLINE void score_all(struct attention *at, bool f16, uint32_t t)
+static ALWAYS_INLINE void score_all(struct attention *at, bool f16, bool fetch, uint32_t t)
 {
     uint32_t j = 0;
     for (; j + ATTN_TILE <= at->count; j += ATTN_TILE)
-        score_keys(at, f16, t, j, ATTN_TILE);
+        score_keys(at, f16, fetch && j == 0, t, j, ATTN_TILE);
     for (; ATTN_TILE > 4 && j + 4 <= at->count; j += 4)
-        score_keys(at, f16, t, j, 4);
+        score_keys(at, f16, fetch && j == 0, t, j, 4);
     if (at->count - j == 3)
-        score_keys(at, f16, t, j, 3);
+        score_keys(at, f16, fetch && j == 0, t, j, 3);
     else if (at->count - j == 2)
-        score_keys(at, f16, t, j, 2);
+        score_keys(at, f16, fetch && j == 0, t, j, 2);
     else if (at->count - j == 1)
-        score_keys(at, f16, t, j, 1);
+        score_keys(at, f16, fetch && j == 0, t, j, 1);
 }
 
-static NO_INLINE void score_all_f16(struct attention *at, uint32_t t)
+static NO_INLINE void score_all_f16(struct attention *at, bool fetch, uint32_t t)
 {
-    score_all(at, true, t);
+    score_all(at, true, fetch, t);
 }
 
-static NO_INLINE void score_all_f32(struct attention *at, uint32_t t)
+static NO_INLINE void score_all_f32(struct attention *at, bool fetch, uint32_t t)
 {
-    score_all(at, false, t);
+    score_all(at, false, fetch, t);
 }
 
 /* Scores to weights exp(s - max); fills the query's max and sum. */
@@ -164,12 +165,23 @@ static inline void weigh_keys(struct attention *at, uint32_t j, float *max, floa
 
 /* ---- values ---- */
 
+/* While the values are summed up, the keys of the next block are on their way, from its begin to
+ * its end: sixteen of them for sixteen values at hand, those of dimension i and key t. */
+static ALWAYS_INLINE void fetch_next(const struct vf_attn_args *a, bool f16, uint32_t i, uint32_t t)
+{
+    const size_t bytes = f16 ? sizeof(uint16_t) : sizeof(float);
+    if (PREFETCH_BYTES != 0)
+        _mm_prefetch((const char *)a->next_k + ((size_t)i * VF_ATTN_BLOCK + t * LANES) * bytes,
+                     _MM_HINT_T1);
+}
+
 /* Adds the keys' part to `vectors` registers of dimensions from i on of `count` queries (both
  * constant). */
 static ALWAYS_INLINE void sum_values(const struct attention *at, bool f16, struct vf_attn_keys keys,
                                      uint32_t i, uint32_t vectors, uint32_t first, uint32_t count)
 {
     const struct vf_attn_args *a = at->args;
+    const bool fetch = first == 0 && a->next_k;
     lanes acc[ATTN_TILE][VALUE_VECTORS_MAX];
     for (uint32_t j = 0; j < count; j++)
         for (uint32_t v = 0; v < vectors; v++)
@@ -178,6 +190,8 @@ static ALWAYS_INLINE void sum_values(const struct attention *at, bool f16, struc
         size_t row = (size_t)t * a->head_dim + i;
         UNROLLED
         for (uint32_t v = 0; v < vectors; v++) {
+            if (fetch && !(f16 && t % 2)) /* a line holds 32 halves */
+                fetch_next(a, f16, i + v * LANES, t);
             lanes value = load_kv(a->v, f16, row + v * LANES);
             UNROLLED
             for (uint32_t j = 0; j < count; j++)
@@ -277,12 +291,10 @@ static void attend(struct attention *at, uint32_t query)
     const struct vf_attn_args *a = at->args;
     struct vf_attn_keys any = keys_of(at, 0, at->count, false);
     for (uint32_t t = any.begin / LANES * LANES; t < any.end; t += LANES) {
-        if (query == 0)
-            prefetch_keys(a, t, any.end);
         if (a->kv_f16)
-            score_all_f16(at, t);
+            score_all_f16(at, query == 0, t);
         else
-            score_all_f32(at, t);
+            score_all_f32(at, query == 0, t);
     }
     for (uint32_t j = 0; j < at->count; j++)
         weigh_keys(at, j, a->max + query + j, a->sum + query + j);

@@ -20,9 +20,9 @@
 /* Attention: queries of one pass in registers, how many of a query's four chains of products run
  * side by side, and registers of lanes per query in a pass over the values. */
 #define ATTN_TILE            4u
-#define SCORE_CHAINS(count)  ((count) == 1 ? 4u : (count) == 2 ? 2u : 1u)
+#define SCORE_CHAINS(count)  ((count) == 1 ? 4u : (count) <= 3 ? 2u : 1u)
 #define VALUE_VECTORS_MAX    4u
-#define VALUE_VECTORS(count) ((count) == 1 ? 4u : (count) == 2 ? 2u : 1u)
+#define VALUE_VECTORS(count) ((count) == 1 ? 4u : (count) <= 3 ? 2u : 1u)
 
 typedef struct {
     __m256 lo, hi;

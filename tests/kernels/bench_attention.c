@@ -59,6 +59,7 @@ static void attend(const struct bench *b, const uint8_t *kv, uint32_t n_col, uin
     for (uint32_t i = 0; i < b->blocks; i++) {
         a.k = kv + 2 * i * b->block_bytes;
         a.v = kv + (2 * i + 1) * b->block_bytes;
+        a.next_k = kv + 2 * (i + 1) * b->block_bytes;
         b->k->attention_block(&a);
     }
 }
