@@ -117,8 +117,8 @@ static enum vf_code send_plan(struct vf_engine *e, struct worker *w, struct vf_e
     plan.queue_depth = e->info.io_depth;
     plan.read_bytes = e->info.io_read_bytes;
     plan.io_throttle = e->params.io_throttle;
-    plan.expert_bank = e->stripe_paths;
-    plan.n_expert_bank = e->stripe_count;
+    plan.expert_bank = e->stripes.paths;
+    plan.n_expert_bank = e->stripes.count;
     plan.logits_slots = VF_LOGITS_SLOTS;
     Vflow__Envelope m = VFLOW__ENVELOPE__INIT;
     m.body_case = VFLOW__ENVELOPE__BODY_PLAN;

@@ -52,38 +52,45 @@ void vf_drive_probe_bank(const struct vf_expert_bank *bank, struct vf_drive_choi
 }
 
 /* Workers may have another working directory one day, so paths are made absolute. */
-static enum vf_code resolve_paths(struct vf_engine *e, struct vf_err *err)
+static enum vf_code resolve_paths(struct vf_stripe_set *set, const char *model_path,
+                                  const char *dirs, struct vf_err *err)
 {
     char *given[VF_BANK_FILES_MAX];
     uint32_t count;
-    enum vf_code code =
-        vf_bank_stripe_paths(e->params.model_path, e->params.expert_bank, given, &count, err);
+    enum vf_code code = vf_bank_stripe_paths(model_path, dirs, given, &count, err);
     if (code)
         return vf_err_prepend(err, "--expert-bank: ");
     for (uint32_t i = 0; i < count; i++) {
-        e->stripe_paths[i] = code ? NULL : realpath(given[i], NULL);
-        if (!code && !e->stripe_paths[i])
+        set->paths[i] = code ? NULL : realpath(given[i], NULL);
+        if (!code && !set->paths[i])
             code = vf_err_errno(err, errno == ENOENT ? VF_ERR_NOT_FOUND : VF_ERR_IO, errno,
                                 "--expert-bank: %s (the directories are those of vflow-convert "
                                 "--split-bank, in its order)",
                                 given[i]);
         free(given[i]);
     }
-    e->stripe_count = count;
+    set->count = count;
     return code;
 }
 
-enum vf_code engine_open_bank(struct vf_engine *e, struct vf_err *err)
+enum vf_code vf_stripe_set_open(struct vf_stripe_set *set, const struct vf_model_file *file,
+                                const char *model_path, const char *dirs, struct vf_err *err)
 {
-    if (!e->params.expert_bank)
+    *set = (struct vf_stripe_set){0};
+    if (!dirs)
         return VF_OK;
-    enum vf_code code = resolve_paths(e, err);
-    if (!code)
-        code = vf_bank_stripes_open(e->file, (const char *const *)e->stripe_paths, e->stripe_count,
-                                    &e->stripes, err);
-    if (!code && !e->params.io_workers) /* one for each drive */
-        e->params.io_workers = e->stripe_count;
-    return code;
+    enum vf_code code = resolve_paths(set, model_path, dirs, err);
+    return code ? code
+                : vf_bank_stripes_open(file, (const char *const *)set->paths, set->count,
+                                       &set->stripes, err);
+}
+
+void vf_stripe_set_close(struct vf_stripe_set *set)
+{
+    vf_bank_stripes_close(set->stripes);
+    for (uint32_t i = 0; i < set->count; i++)
+        free(set->paths[i]);
+    *set = (struct vf_stripe_set){0};
 }
 
 void engine_choose_reads(struct vf_engine *e, const struct vf_expert_bank *bank)

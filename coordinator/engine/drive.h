@@ -1,10 +1,21 @@
-/* How the drives of a model's experts like to be read: a short probe of each of the bank's files.
- */
+/* The drives that a model's experts lie on: the files of the expert bank, and how they like to be
+ * read. */
 #ifndef VF_COORDINATOR_ENGINE_DRIVE_H
 #define VF_COORDINATOR_ENGINE_DRIVE_H
 
+#include "common/bank_stripes.h"
 #include "common/drive.h"
-#include "common/expert_bank.h"
+
+/* The stripes of a model's expert bank; without any the bank is in the model file. */
+struct vf_stripe_set {
+    struct vf_bank_stripes *stripes;
+    char *paths[VF_BANK_FILES_MAX]; /* absolute */
+    uint32_t count;
+};
+/* Those in dirs ("DIR,DIR"), which may be NULL. Borrows file. Close it after a failure, too. */
+enum vf_code vf_stripe_set_open(struct vf_stripe_set *set, const struct vf_model_file *file,
+                                const char *model_path, const char *dirs, struct vf_err *err);
+void vf_stripe_set_close(struct vf_stripe_set *set);
 
 /* Takes about 300 ms. out->depth is 0 when nothing was probed: the bank is so small that it doesn't
  * matter, can't be read around the page cache, or failed to be read here, which is warned of and

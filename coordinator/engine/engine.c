@@ -101,7 +101,7 @@ static enum vf_code decide_sizes(struct vf_engine *e, struct vf_err *err)
 static enum vf_code create_cache(struct vf_engine *e, struct vf_err *err)
 {
     struct vf_expert_bank bank;
-    enum vf_code code = vf_expert_bank_of(e->file, e->stripes, &bank, err);
+    enum vf_code code = vf_expert_bank_of(e->file, e->stripes.stripes, &bank, err);
     if (code)
         return code;
     struct vf_cache_geometry g = {
@@ -183,10 +183,19 @@ static void sum_ready(struct vf_engine *e)
     e->idle_since_ns = vf_now_ns();
 }
 
+static enum vf_code open_bank(struct vf_engine *e, struct vf_err *err)
+{
+    enum vf_code code = vf_stripe_set_open(&e->stripes, e->file, e->params.model_path,
+                                           e->params.expert_bank, err);
+    if (!code && !e->params.io_workers) /* one for each drive; 0 where the model file is read */
+        e->params.io_workers = e->stripes.count;
+    return code;
+}
+
 static enum vf_code choose_reads(struct vf_engine *e, struct vf_err *err)
 {
     struct vf_expert_bank bank;
-    enum vf_code code = vf_expert_bank_of(e->file, e->stripes, &bank, err);
+    enum vf_code code = vf_expert_bank_of(e->file, e->stripes.stripes, &bank, err);
     if (!code)
         engine_choose_reads(e, &bank);
     return code;
@@ -201,7 +210,7 @@ static enum vf_code build(struct vf_engine *e, struct vf_err *err)
     if (!code)
         code = place(e, err);
     if (!code)
-        code = engine_open_bank(e, err);
+        code = open_bank(e, err);
     if (!code)
         code = decide_sizes(e, err);
     if (!code && e->budget.stream)
@@ -259,9 +268,7 @@ void vf_engine_destroy(struct vf_engine *e)
     vf_run_dir_close(e->run_dir);
     vf_placement_deinit(&e->placement);
     vf_program_deinit(&e->program);
-    vf_bank_stripes_close(e->stripes);
-    for (uint32_t i = 0; i < e->stripe_count; i++)
-        free(e->stripe_paths[i]);
+    vf_stripe_set_close(&e->stripes);
     vf_model_file_close(e->file);
     free(e->model_path);
     free(e);

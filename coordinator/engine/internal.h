@@ -5,7 +5,6 @@
 #ifndef VF_COORDINATOR_ENGINE_INTERNAL_H
 #define VF_COORDINATOR_ENGINE_INTERNAL_H
 
-#include "common/bank_stripes.h"
 #include "common/expert_cache.h"
 #include "common/mailbox.h"
 #include "common/model/placement.h"
@@ -14,6 +13,7 @@
 #include "common/topology.h"
 #include "common/wire.h"
 #include "coordinator/engine/budget.h"
+#include "coordinator/engine/drive.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/engine/process.h"
 
@@ -77,9 +77,7 @@ struct vf_engine {
 
     struct vf_model_file *file;
     const struct vf_config *config;
-    struct vf_bank_stripes *stripes; /* NULL: the expert bank is in the file */
-    char *stripe_paths[VF_BANK_FILES_MAX]; /* absolute */
-    uint32_t stripe_count;
+    struct vf_stripe_set stripes;
     struct vf_program program;
     struct vf_placement placement;
 
@@ -129,8 +127,6 @@ void engine_shutdown_workers(struct vf_engine *e, const char *reason);
 
 /* Fills info.io_depth and the drive's figures; 0: the I/O workers' default. */
 void engine_choose_reads(struct vf_engine *e, const struct vf_expert_bank *bank);
-/* Opens the stripes that params.expert_bank names; without it nothing. */
-enum vf_code engine_open_bank(struct vf_engine *e, struct vf_err *err);
 
 /* ---- speculation.c ---- */
 

@@ -25,6 +25,7 @@ struct arguments {
     double bandwidth;
     int64_t ctx, batch, chunk, depth;
     uint64_t memory, expert_cache;
+    const char *expert_bank;
     int quant, placement; /* quant -1: not given */
     int kv, weights, experts, overlap;
     bool json, table;
@@ -112,6 +113,11 @@ static enum vf_code parse_arguments(int argc, char **argv, struct arguments *a, 
          .help = "of that run (default: what --memory leaves)",
          .min = 1,
          .max = SIZE_OPTION_MAX},
+        {.name = "expert-bank",
+         .type = VF_OPT_STRING,
+         .value = &a->expert_bank,
+         .metavar = "DIR,DIR",
+         .help = "of that run (default: the model file)"},
         {.name = "weights",
          .type = VF_OPT_CHOICE,
          .value = &a->weights,
@@ -190,6 +196,8 @@ static enum vf_code check_arguments(const struct arguments *a, struct vf_err *er
     if (a->model && a->quant >= 0)
         return vf_err_set(err, VF_ERR_USAGE,
                           "--quant is for --config only: a model file has its own");
+    if (a->config && a->expert_bank)
+        return vf_err_set(err, VF_ERR_USAGE, "--expert-bank is for --model only");
     return VF_OK;
 }
 
@@ -211,6 +219,7 @@ static struct vf_plan_options make_options(const struct arguments *a)
                 .overlap = overlap_words[a->overlap],
                 .experts = (enum vf_experts_mode)a->experts,
                 .expert_cache_bytes = a->expert_cache,
+                .expert_bank = a->expert_bank,
                 .memory_bytes = a->memory,
                 .threads = (uint32_t)a->threads,
                 .io_workers = (uint32_t)a->io_workers,

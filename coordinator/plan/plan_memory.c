@@ -22,9 +22,20 @@ static enum vf_code probe_drive(struct vf_plan *p, struct vf_err *err)
     struct vf_expert_bank bank;
     if (!p->file || p->options.run.queue_depth)
         return VF_OK;
-    enum vf_code code = vf_expert_bank_from_model(p->file, &bank, err);
+    enum vf_code code = vf_expert_bank_of(p->file, p->stripes.stripes, &bank, err);
     if (!code)
         vf_drive_probe_bank(&bank, &p->drive);
+    return code;
+}
+
+static enum vf_code open_bank(struct vf_plan *p, struct vf_err *err)
+{
+    if (!p->file)
+        return VF_OK;
+    enum vf_code code = vf_stripe_set_open(&p->stripes, p->file, p->options.model,
+                                           p->options.run.expert_bank, err);
+    if (!p->options.io_workers) /* one for each drive, as a run has it */
+        p->options.io_workers = p->options.run.io_workers = p->stripes.count;
     return code;
 }
 
@@ -32,7 +43,9 @@ enum vf_code vf_plan_add_memory(struct vf_plan *p, struct vf_err *err)
 {
     struct vf_budget_model model;
     struct vf_budget_machine machine;
-    enum vf_code code = read_inputs(p, &model, &machine, err);
+    enum vf_code code = open_bank(p, err);
+    if (!code)
+        code = read_inputs(p, &model, &machine, err);
     if (code)
         return code;
     struct vf_err *refused = &p->memory_refused;

@@ -286,7 +286,7 @@ enum vf_code vf_plan_build(const struct vf_plan_options *options, struct vf_plan
     out->closed = vf_critical_path_closed_form(out->config);
     if (!out->config->expert_count)
         out->options.io_workers = 0;
-    else if (!options->io_workers)
+    else if (!out->options.io_workers)
         out->options.io_workers = 1;
     return VF_OK;
 }
@@ -298,6 +298,7 @@ void vf_plan_deinit(struct vf_plan *p)
     vf_placement_deinit(&p->placement);
     vf_program_deinit(&p->program);
     vf_config_deinit(&p->own_config);
+    vf_stripe_set_close(&p->stripes);
     vf_model_file_close(p->file);
     free(p->op_bytes);
     free(p->placed.start);

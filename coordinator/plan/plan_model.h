@@ -67,6 +67,7 @@ struct vf_plan {
     uint32_t bandwidth_threads; /* 0: given, not measured */
     bool has_memory;
     struct vf_budget budget;
+    struct vf_stripe_set stripes;
     struct vf_drive_choice drive; /* of a model whose experts would stream; depth 0: not probed */
     struct vf_err memory_refused; /* code VF_OK: the run fits */
 };

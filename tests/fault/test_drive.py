@@ -177,6 +177,12 @@ def check_stripes():
     options = ["--expert-bank", ",".join(dirs)]
     p = run(arguments(*TINY_CACHE, *options))
     same_text(p, "experts from two files")
+    p = run([COORDINATOR, "plan", "--model", MODEL, "--bandwidth", "10", *TINY_CACHE, *options])
+    ok(p.returncode == 0, "plan knows of them")
+    p = run([COORDINATOR, "plan", "--model", MODEL, "--bandwidth", "10", "--expert-bank", HOME])
+    if not ok(p.returncode == 3 and "bank-0-of-1" in p.stderr.decode(),
+              "and names one that isn't there"):
+        note("status %d: %s" % (p.returncode, p.stderr.decode()))
     with Serving(*options) as s:
         right, error = s.generate()
         ok(error is None and right, "a server with experts in two files")
