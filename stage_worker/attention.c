@@ -1,8 +1,9 @@
 /* The attention operation: projections, norms and rotation, the KV cache, scores over key blocks.
  *
  * Keys are split at fixed positions (blocks of VF_ATTN_BLOCK), each block gives a maximum, a sum
- * and a weighted value; the blocks of one column and KV head are combined in ascending order. A
- * short list of columns is split into blocks as well, with the same arithmetic.
+ * and a weighted value; the blocks of one column and KV head are combined in ascending order. Some
+ * columns of a long list share a pass over the keys; a short list is split into blocks as well. The
+ * arithmetic is the same.
  */
 #include "stage_worker/internal.h"
 
@@ -168,6 +169,9 @@ static void finish_projections(const struct region_job *job, uint32_t begin, uin
 /* ---- scores ------------------------------------------------------------------------------------
  */
 
+/* Columns that go over the keys together, in the partial space that a thread has. */
+#define BATCH_COLUMNS_MAX VF_SPLIT_ITEMS_PER_THREAD
+
 struct key_range {
     uint32_t begin, end; /* key positions */
 };
@@ -209,93 +213,180 @@ static uint32_t heads_stride(const struct vf_executor *ex)
     return (uint32_t)vf_round_up((uint64_t)ex->config->head_count * ex->config->head_dim, 32);
 }
 
-/* Results of block `slot` of an item: group maxima, group sums, then group x head_dim values. */
-static float *partial_slot(const struct vf_executor *ex, uint64_t item, uint32_t slot)
+/* What the blocks of an item gave, block after block: the queries' maxima, their sums, then queries x
+ * head_dim values. The queries are those of one KV head in all columns of the item. */
+struct partials {
+    float *base;
+    uint32_t queries, head_dim;
+};
+
+static float *partials_of(const struct partials *p, uint32_t slot)
 {
-    uint32_t group = ex->config->head_count / ex->config->kv_head_count;
-    return ex->partials + item * ex->partial_floats +
-           (uint64_t)slot * group * (ex->config->head_dim + 2);
+    return p->base + (uint64_t)slot * p->queries * (p->head_dim + 2);
+}
+
+static uint32_t group_size(const struct vf_executor *ex)
+{
+    return ex->config->head_count / ex->config->kv_head_count;
+}
+
+/* The space of one (column, KV head) whose blocks are shared out. */
+static struct partials split_partials(const struct vf_executor *ex, uint32_t pair)
+{
+    return (struct partials){ex->partials + pair * ex->partial_floats, group_size(ex),
+                             ex->config->head_dim};
+}
+
+/* Consecutive columns of one sequence, at ascending positions, that go over its keys together. */
+struct batch {
+    uint32_t column, count, kv_head;
+    struct key_range keys[BATCH_COLUMNS_MAX];
+};
+
+static struct batch batch_of(const struct vf_executor *ex, const struct vf_op *op, uint32_t column,
+                             uint32_t end, uint32_t kv_head)
+{
+    struct batch b = {.column = column, .kv_head = kv_head};
+    do {
+        b.keys[b.count] = visible_keys(ex, op->layer, column + b.count);
+        b.count++;
+    } while (column + b.count < end &&
+             ex->columns[column + b.count].sequence == ex->columns[column].sequence &&
+             ex->columns[column + b.count].position > ex->columns[column + b.count - 1].position);
+    return b;
 }
 
 /* The keys that the thread reads after a block of its item: of the next block, or of the next KV
  * head's first. NULL where they don't fill a block: most of what was fetched would be of no use. */
-static const void *keys_after(const struct vf_executor *ex, const struct vf_op *op, uint32_t column,
-                              uint32_t kv_head, struct key_range keys, uint32_t block)
+static const void *keys_after(const struct vf_executor *ex, const struct vf_op *op,
+                              const struct batch *b, uint32_t block)
 {
     const void *k, *v;
+    struct key_range keys = {b->keys[0].begin, b->keys[b->count - 1].end};
     bool last = (block + 1) * VF_ATTN_BLOCK >= keys.end;
-    uint32_t head = last ? kv_head + 1 : kv_head, next = last ? first_block(keys) : block + 1;
+    uint32_t head = last ? b->kv_head + 1 : b->kv_head,
+             next = last ? first_block(keys) : block + 1;
     if (head == ex->config->kv_head_count || (next + 1) * VF_ATTN_BLOCK > keys.end)
         return NULL;
-    vf_kv_cache_block(ex->kv, ex->kv_index[op->kv], ex->columns[column].sequence, head, next, &k,
+    vf_kv_cache_block(ex->kv, ex->kv_index[op->kv], ex->columns[b->column].sequence, head, next, &k,
                       &v);
     return k;
 }
 
-static void score_block(const struct vf_executor *ex, const struct vf_op *op, uint32_t column,
-                        uint32_t kv_head, struct key_range keys, uint32_t block, float *out)
+/* The columns that see any key of the block are neighbours, since both ends of what a column sees
+ * ascend. Returns how many they are, and from which on. */
+static uint32_t counted_columns(const struct batch *b, uint32_t block, uint32_t *begin,
+                                struct vf_attn_keys counted[BATCH_COLUMNS_MAX])
+{
+    uint32_t first = block * VF_ATTN_BLOCK, n = 0;
+    for (uint32_t i = 0; i < b->count; i++) {
+        struct key_range keys = b->keys[i];
+        if (keys.end <= first || keys.begin >= first + VF_ATTN_BLOCK)
+            continue;
+        if (n == 0)
+            *begin = i;
+        counted[n++] = (struct vf_attn_keys){
+            .begin = keys.begin > first ? keys.begin - first : 0,
+            .end = keys.end - first < VF_ATTN_BLOCK ? keys.end - first : VF_ATTN_BLOCK};
+    }
+    return n;
+}
+
+static void score_block(const struct vf_executor *ex, const struct vf_op *op, const struct batch *b,
+                        uint32_t block, const struct partials *p, uint32_t slot)
 {
     const struct vf_config *c = ex->config;
-    uint32_t group = c->head_count / c->kv_head_count;
-    uint32_t first = block * VF_ATTN_BLOCK;
+    struct vf_attn_keys counted[BATCH_COLUMNS_MAX];
+    uint32_t group = group_size(ex), begin = 0, n = counted_columns(b, block, &begin, counted);
+    float *out = partials_of(p, slot);
     struct vf_attn_args args = {
-        .q = ex->q + ((size_t)column * c->head_count + (size_t)kv_head * group) * c->head_dim,
+        .q = ex->q +
+             ((size_t)(b->column + begin) * c->head_count + (size_t)b->kv_head * group) *
+                 c->head_dim,
         .q_stride = c->head_dim,
-        .n_q = group,
-        .next_k = keys_after(ex, op, column, kv_head, keys, block),
+        .q_column_stride = (size_t)c->head_count * c->head_dim,
+        .n_q = n * group,
+        .heads = group,
+        .next_k = keys_after(ex, op, b, block),
         .kv_f16 = ex->p.kv_f16,
         .head_dim = c->head_dim,
-        .key_begin = keys.begin > first ? keys.begin - first : 0,
-        .key_end = keys.end - first < VF_ATTN_BLOCK ? keys.end - first : VF_ATTN_BLOCK,
+        .keys = counted,
         .scale = c->attn_scale,
         .softcap = c->attn_softcap,
-        .max = out,
-        .sum = out + group,
-        .out = out + 2 * group,
+        .max = out + begin * group,
+        .sum = out + p->queries + begin * group,
+        .out = out + 2 * p->queries + (size_t)begin * group * c->head_dim,
         .out_stride = c->head_dim,
     };
-    vf_kv_cache_block(ex->kv, ex->kv_index[op->kv], ex->columns[column].sequence, kv_head, block,
-                      &args.k, &args.v);
+    if (n == 0)
+        return;
+    vf_kv_cache_block(ex->kv, ex->kv_index[op->kv], ex->columns[b->column].sequence, b->kv_head,
+                      block, &args.k, &args.v);
     ex->p.kernels->attention_block(&args);
 }
 
-static void combine_blocks(const struct vf_executor *ex, uint64_t item, uint32_t blocks,
-                           uint32_t column, uint32_t kv_head)
+/* Column i of the batch, out of its own blocks; slot 0 is the batch's first block. */
+static void combine_blocks(const struct vf_executor *ex, const struct batch *b, uint32_t i,
+                           const struct partials *p)
 {
-    const struct vf_config *c = ex->config;
-    uint32_t group = c->head_count / c->kv_head_count, hd = c->head_dim;
+    uint32_t group = group_size(ex), hd = ex->config->head_dim;
+    uint32_t begin = first_block(b->keys[i]) - first_block(b->keys[0]);
+    uint32_t end = begin + block_count(b->keys[i]);
     for (uint32_t g = 0; g < group; g++) {
+        uint32_t query = i * group + g;
         float max = -INFINITY, sum = 0.0f;
-        for (uint32_t b = 0; b < blocks; b++) {
-            float m = partial_slot(ex, item, b)[g];
+        for (uint32_t s = begin; s < end; s++) {
+            float m = partials_of(p, s)[query];
             max = m > max || isnan(m) ? m : max;
         }
-        float *out =
-            ex->attn + (size_t)column * heads_stride(ex) + ((size_t)kv_head * group + g) * hd;
+        float *out = ex->attn + (size_t)(b->column + i) * heads_stride(ex) +
+                     ((size_t)b->kv_head * group + g) * hd;
         memset(out, 0, hd * sizeof *out);
-        for (uint32_t b = 0; b < blocks; b++) {
-            const float *slot = partial_slot(ex, item, b);
-            float weight = vf_expf(slot[g] - max);
-            sum = fmaf(weight, slot[group + g], sum);
-            ex->p.kernels->axpy(weight, slot + 2 * group + (size_t)g * hd, hd, out);
+        for (uint32_t s = begin; s < end; s++) {
+            const float *slot = partials_of(p, s);
+            float weight = vf_expf(slot[query] - max);
+            sum = fmaf(weight, slot[p->queries + query], sum);
+            ex->p.kernels->axpy(weight, slot + 2 * p->queries + (size_t)query * hd, hd, out);
         }
         ex->p.kernels->scale(1.0f / sum, hd, out);
     }
 }
 
-/* Items (column, KV head), all blocks of each in this thread's partial space. */
+static void score_batch(const struct vf_executor *ex, const struct vf_op *op, const struct batch *b,
+                        const struct partials *p)
+{
+    struct key_range all = {b->keys[0].begin, b->keys[b->count - 1].end};
+    for (uint32_t slot = 0; slot < block_count(all); slot++)
+        score_block(ex, op, b, first_block(all) + slot, p, slot);
+    for (uint32_t i = 0; i < b->count; i++)
+        combine_blocks(ex, b, i, p);
+}
+
+/* Columns of a whole item: as many as leave every thread some items. */
+static uint32_t item_columns(const struct vf_executor *ex)
+{
+    uint32_t pairs = ex->n_col * ex->config->kv_head_count;
+    uint32_t most = pairs / (VF_SPLIT_ITEMS_PER_THREAD * vf_pool_threads(ex->pool));
+    return most < 1 ? 1 : most < BATCH_COLUMNS_MAX ? most : BATCH_COLUMNS_MAX;
+}
+
+/* Items (columns, KV head), all blocks of each in this thread's partial space. */
 static void score_whole(const struct region_job *job, uint32_t begin, uint32_t end, uint32_t thread)
 {
     struct vf_executor *ex = job->ctx;
     const struct vf_op *op = job->what;
-    uint32_t heads = ex->config->kv_head_count;
+    uint32_t heads = ex->config->kv_head_count, columns = item_columns(ex);
+    struct partials p = {ex->partials + thread * BATCH_COLUMNS_MAX * ex->partial_floats, 0,
+                         ex->config->head_dim};
     for (uint32_t item = begin; item < end; item++) {
-        uint32_t column = item / heads, kv_head = item % heads;
-        struct key_range keys = visible_keys(ex, op->layer, column);
-        uint32_t first = first_block(keys), count = block_count(keys);
-        for (uint32_t b = 0; b < count; b++)
-            score_block(ex, op, column, kv_head, keys, first + b, partial_slot(ex, thread, b));
-        combine_blocks(ex, thread, count, column, kv_head);
+        uint32_t column = item / heads * columns;
+        uint32_t column_end = column + columns < ex->n_col ? column + columns : ex->n_col;
+        while (column < column_end) {
+            struct batch b = batch_of(ex, op, column, column_end, item % heads);
+            p.queries = b.count * group_size(ex);
+            score_batch(ex, op, &b, &p);
+            column += b.count;
+        }
     }
 }
 
@@ -308,11 +399,11 @@ static void score_split(const struct region_job *job, uint32_t begin, uint32_t e
     const struct vf_op *op = job->what;
     uint32_t heads = ex->config->kv_head_count, blocks = most_blocks(ex, op);
     for (uint32_t item = begin; item < end; item++) {
-        uint32_t pair = item / blocks, slot = item % blocks;
-        struct key_range keys = visible_keys(ex, op->layer, pair / heads);
-        if (slot < block_count(keys))
-            score_block(ex, op, pair / heads, pair % heads, keys, first_block(keys) + slot,
-                        partial_slot(ex, pair, slot));
+        uint32_t pair = item / blocks, slot = item % blocks, column = pair / heads;
+        struct batch b = batch_of(ex, op, column, column + 1, pair % heads);
+        struct partials p = split_partials(ex, pair);
+        if (slot < block_count(b.keys[0]))
+            score_block(ex, op, &b, first_block(b.keys[0]) + slot, &p, slot);
     }
 }
 
@@ -323,9 +414,12 @@ static void combine_split(const struct region_job *job, uint32_t begin, uint32_t
     struct vf_executor *ex = job->ctx;
     const struct vf_op *op = job->what;
     uint32_t heads = ex->config->kv_head_count;
-    for (uint32_t pair = begin; pair < end; pair++)
-        combine_blocks(ex, pair, block_count(visible_keys(ex, op->layer, pair / heads)),
-                       pair / heads, pair % heads);
+    for (uint32_t pair = begin; pair < end; pair++) {
+        uint32_t column = pair / heads;
+        struct batch b = batch_of(ex, op, column, column + 1, pair % heads);
+        struct partials p = split_partials(ex, pair);
+        combine_blocks(ex, &b, 0, &p);
+    }
 }
 
 /* Too few items for the threads: blocks of keys are items of their own. */
@@ -338,12 +432,13 @@ static bool splits_blocks(const struct vf_executor *ex)
 
 static void add_scores(struct vf_executor *ex, const struct vf_op *op)
 {
-    uint32_t pairs = ex->n_col * ex->config->kv_head_count, blocks = most_blocks(ex, op);
+    uint32_t heads = ex->config->kv_head_count, blocks = most_blocks(ex, op);
     uint64_t block_bytes = (uint64_t)VF_ATTN_BLOCK * ex->config->head_dim * (ex->p.kv_f16 ? 4 : 8);
     if (splits_blocks(ex))
-        add_loop(ex, op, score_split, pairs * blocks, block_bytes);
+        add_loop(ex, op, score_split, ex->n_col * heads * blocks, block_bytes);
     else
-        add_loop(ex, op, score_whole, pairs, block_bytes * blocks);
+        add_loop(ex, op, score_whole, (uint32_t)vf_div_up(ex->n_col, item_columns(ex)) * heads,
+                 block_bytes * blocks);
 }
 
 /* ---- the operation ----------------------------------------------------------------------------

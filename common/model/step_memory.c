@@ -137,8 +137,8 @@ static void size_attention(struct sizes *s, const struct vf_config *c,
     m->bytes[VF_SCRATCH_ROPE] = floats(s, cols, c->head_dim);
     /* One partial result per block of keys: [blocks][group] of max, sum and head_dim floats. */
     m->partial_floats = blocks * (c->head_count / c->kv_head_count) * (c->head_dim + 2ull);
-    /* Whole items are one per thread; items that are split into blocks are fewer than
-     * VF_SPLIT_ITEMS_PER_THREAD per thread. */
+    /* Items that are split into blocks are fewer than VF_SPLIT_ITEMS_PER_THREAD per thread; a whole
+     * item, of which each thread has one at a time, is as many columns. */
     m->partial_items = VF_SPLIT_ITEMS_PER_THREAD * shape->threads;
     m->bytes[VF_SCRATCH_PARTIALS] = floats(s, m->partial_items, m->partial_floats);
 }

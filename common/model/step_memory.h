@@ -13,7 +13,7 @@
 /* Attention's keys are cached and summed in blocks of so many positions. */
 #define VF_KEY_BLOCK 256u
 /* Attention splits its (column, KV head) items into blocks of keys only while there are fewer than
- * so many items per thread. */
+ * so many items per thread; beyond, an item may be as many columns. */
 #define VF_SPLIT_ITEMS_PER_THREAD 4u
 /* Every buffer starts on a cache line and ends on one. */
 #define VF_SCRATCH_ALIGN 64u

@@ -2,10 +2,12 @@
 log-probability compared over all that must not matter."""
 import json
 import os
+import random
+import shutil
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from proc import convert, done, note, ok, environment, score, shared
+from proc import HOME, convert, done, note, ok, environment, score, shared
 
 TINY = shared("models", "tiny_arch2_4")
 STORIES = shared("models", "stories260k")
@@ -75,10 +77,44 @@ def check(folder, activations, streams):
             note("largest difference %g" % abs(got - base).max())
 
 
+def sliding_model():
+    """A golden model whose window reaches over a block of keys, and begins inside one."""
+    folder = os.path.join(HOME, "sliding")
+    shutil.copytree(shared("golden", "parallel_sqrt2"), folder, dirs_exist_ok=True)
+    with open(folder + "/config.json") as f:
+        config = json.load(f)
+    config.update(sliding_window=300, max_position_embeddings=700)
+    with open(folder + "/config.json", "w") as f:
+        json.dump(config, f)
+    return folder
+
+
+def check_long(folder, count, activations):
+    """More keys than a block of attention has: columns of one step see different blocks."""
+    model = convert(folder)
+    with open(folder + "/config.json") as f:
+        vocabulary = json.load(f)["vocab_size"]
+    chance = random.Random(count)
+    text = [chance.randrange(3, vocabulary) for _ in range(count)]
+    base = score(model, text, "--activations", activations, "--prefill-chunk", "1", "--threads", "1")
+    for what, options in (("chunks of 256, 1 thread", ["--threads", "1"]),
+                          ("chunks of 512", ["--prefill-chunk", "512"]),
+                          ("chunks of 5", ["--prefill-chunk", "5"]),
+                          ("chunks of 64, scalar", ["--prefill-chunk", "64", "--kernel", "scalar"]),
+                          ("chunks of 37, 2 stage workers", ["--prefill-chunk", "37",
+                                                             "--stage-workers", "2"])):
+        got = score(model, text, "--activations", activations, *options)
+        if not ok(got.tobytes() == base.tobytes(), "%s %s, %d positions: the same bytes in %s" %
+                  (os.path.basename(folder), activations, count, what)):
+            note("largest difference %g" % abs(got - base).max())
+
+
 if __name__ == "__main__":
     which = sys.argv[1] if len(sys.argv) > 1 else None
     for precision in [which] if which else ["f32", "q8"]:
         check(TINY, precision, True)
         check(STORIES, precision, False)
         check(DUAL, precision, True)
+        check_long(STORIES, 500, precision)
+        check_long(sliding_model(), 650, precision)
     done()
