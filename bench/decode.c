@@ -1,6 +1,6 @@
-/* Decode and prefill of one model in this process, each decoded token behind a probe of the machine's
- * read ceiling, so that a share is a ratio of neighbours in time. The time of a token is told by
- * operation and by what the process did: compute, barriers, hops, stalls.
+/* Decode and prefill of one model in this process, each decoded token behind a probe of the
+ * machine's read ceiling, so that a share is a ratio of neighbours in time. The time of a token is
+ * told by operation and by what the process did: compute, barriers, hops, stalls.
  */
 #include "bench/decode.h"
 

@@ -10,15 +10,7 @@ static enum vf_code own_weights(struct loaded *l, struct vf_err *err)
 {
     struct vf_executor_params params = {
         .file = l->file, .program = &l->program, .placement = &l->placement};
-    struct vf_weight_range *ranges;
-    size_t count;
-    uint64_t bytes;
-    enum vf_code code = vf_executor_ranges(&params, true, &ranges, &count, &bytes, err);
-    if (code != VF_OK)
-        return code;
-    code = vf_model_file_own_weights(l->file, ranges, count, err);
-    free(ranges);
-    return code;
+    return vf_executor_own_weights(&params, l->file, true, err);
 }
 
 static enum vf_code open_executor(struct loaded *l, const struct loaded_params *p,
@@ -39,7 +31,7 @@ static enum vf_code open_executor(struct loaded *l, const struct loaded_params *
                                         .experts = l->experts};
     enum vf_code code = vf_executor_create(&params, &l->executor, err);
     if (code == VF_OK)
-        code = vf_executor_verify(l->executor, err);
+        code = vf_executor_verify(l->executor, p->huge, err);
     return code;
 }
 

@@ -1,6 +1,6 @@
-/* The memory's read ceiling, one pass at a time, to be put between the things that are compared with
- * it: a machine whose bandwidth wanders within seconds then wanders for both, and a median stands
- * beside a median.
+/* The memory's read ceiling, one pass at a time, to be put between the things that are compared
+ * with it: a machine whose bandwidth wanders within seconds then wanders for both, and a median
+ * stands beside a median.
  *
  * A pass is a plain read of a buffer well above the caches by as many threads as the other side
  * has, which claim pieces of it one by one as its threads do.

@@ -202,7 +202,8 @@ struct vf_cache_totals { /* of the whole cache */
     uint64_t read_ns; /* time with a load in flight, guesses apart, summed over the processes */
     double latency_ms_mean, latency_ms_median, latency_ms_p95, latency_ms_max; /* 0 without reads;
                          median and p95 to within a tenth */
-    double bytes_per_s; /* while a read was in flight, summed over the I/O workers; 0 without reads */
+    double
+        bytes_per_s; /* while a read was in flight, summed over the I/O workers; 0 without reads */
 };
 struct vf_cache_totals vf_expert_cache_totals(const struct vf_expert_cache *c);
 

@@ -46,6 +46,9 @@ struct vf_expert_source_ops {
     /* Unpins every refs[i] with got[i] != NULL. */
     void (*release)(struct vf_expert_source *s, const struct vf_expert_ref *refs, uint32_t n,
                     const uint8_t *const *got);
+    /* Compares the experts of a layer with their checksums now rather than when they are first
+     * acquired; one that fails is told then. NULL: they are compared as they are read. */
+    void (*verify)(struct vf_expert_source *s, uint32_t layer);
     void (*stats)(const struct vf_expert_source *s, struct vf_expert_stats *out);
     void (*destroy)(struct vf_expert_source *s);
 };

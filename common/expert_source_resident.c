@@ -58,6 +58,15 @@ static void resident_release(struct vf_expert_source *s, const struct vf_expert_
     (void)s, (void)refs, (void)n, (void)got;
 }
 
+static void resident_verify(struct vf_expert_source *base, uint32_t layer)
+{
+    struct resident_source *s = (struct resident_source *)base;
+    for (uint32_t e = 0; e < s->expert_count; e++) {
+        const uint8_t *ignored;
+        take_one(s, (struct vf_expert_ref){layer, e}, &ignored, NULL);
+    }
+}
+
 static void resident_stats(const struct vf_expert_source *base, struct vf_expert_stats *out)
 {
     *out = ((const struct resident_source *)base)->stats;
@@ -76,6 +85,7 @@ static const struct vf_expert_source_ops resident_ops = {
     .fetch = resident_fetch,
     .acquire = resident_acquire,
     .release = resident_release,
+    .verify = resident_verify,
     .stats = resident_stats,
     .destroy = resident_destroy,
 };

@@ -213,8 +213,8 @@ static uint32_t heads_stride(const struct vf_executor *ex)
     return (uint32_t)vf_round_up((uint64_t)ex->config->head_count * ex->config->head_dim, 32);
 }
 
-/* What the blocks of an item gave, block after block: the queries' maxima, their sums, then queries x
- * head_dim values. The queries are those of one KV head in all columns of the item. */
+/* What the blocks of an item gave, block after block: the queries' maxima, their sums, then queries
+ * x head_dim values. The queries are those of one KV head in all columns of the item. */
 struct partials {
     float *base;
     uint32_t queries, head_dim;
@@ -264,8 +264,7 @@ static const void *keys_after(const struct vf_executor *ex, const struct vf_op *
     const void *k, *v;
     struct key_range keys = {b->keys[0].begin, b->keys[b->count - 1].end};
     bool last = (block + 1) * VF_ATTN_BLOCK >= keys.end;
-    uint32_t head = last ? b->kv_head + 1 : b->kv_head,
-             next = last ? first_block(keys) : block + 1;
+    uint32_t head = last ? b->kv_head + 1 : b->kv_head, next = last ? first_block(keys) : block + 1;
     if (head == ex->config->kv_head_count || (next + 1) * VF_ATTN_BLOCK > keys.end)
         return NULL;
     vf_kv_cache_block(ex->kv, ex->kv_index[op->kv], ex->columns[b->column].sequence, head, next, &k,
@@ -300,9 +299,8 @@ static void score_block(const struct vf_executor *ex, const struct vf_op *op, co
     uint32_t group = group_size(ex), begin = 0, n = counted_columns(b, block, &begin, counted);
     float *out = partials_of(p, slot);
     struct vf_attn_args args = {
-        .q = ex->q +
-             ((size_t)(b->column + begin) * c->head_count + (size_t)b->kv_head * group) *
-                 c->head_dim,
+        .q = ex->q + ((size_t)(b->column + begin) * c->head_count + (size_t)b->kv_head * group) *
+                         c->head_dim,
         .q_stride = c->head_dim,
         .q_column_stride = (size_t)c->head_count * c->head_dim,
         .n_q = n * group,

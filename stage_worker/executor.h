@@ -86,6 +86,12 @@ enum vf_code vf_executor_ranges(const struct vf_executor_params *params, bool wi
                                 struct vf_weight_range **ranges, size_t *count, uint64_t *bytes,
                                 struct vf_err *err);
 
+/* Copies those parts into this process's own memory (see vf_model_file_own_weights). file is
+ * params->file. */
+enum vf_code vf_executor_own_weights(const struct vf_executor_params *params,
+                                     struct vf_model_file *file, bool with_experts,
+                                     struct vf_err *err);
+
 /* Runs one step. rows [rows_max, vocab_size] f32 receives, on the head's worker, the rows of the
  * columns with want_row in column order; *row_count says how many. deadline_ns bounds every wait
  * for another process. On failure the sequences of the step have undefined caches from the step's
@@ -104,7 +110,9 @@ void vf_executor_stats(const struct vf_executor *ex, struct vf_executor_stats *o
 /* Whether there is anything to guess and it may be; without it, all the figures are zeros. */
 bool vf_executor_speculates(const struct vf_executor *ex);
 void vf_executor_speculation(const struct vf_executor *ex, struct vf_speculation_stats *out);
-/* Checks the stored checksum of every matrix and vector this worker reads (not the experts'). */
-enum vf_code vf_executor_verify(const struct vf_executor *ex, struct vf_err *err);
+/* Checks the stored checksum of every matrix and vector this worker reads. With experts it also
+ * goes over resident ones, of which a damaged one is no error before a step needs it. */
+enum vf_code vf_executor_verify(const struct vf_executor *ex, bool with_experts,
+                                struct vf_err *err);
 
 #endif

@@ -120,6 +120,20 @@ enum vf_code vf_executor_ranges(const struct vf_executor_params *p, bool with_ex
     return VF_OK;
 }
 
+enum vf_code vf_executor_own_weights(const struct vf_executor_params *p, struct vf_model_file *file,
+                                     bool with_experts, struct vf_err *err)
+{
+    struct vf_weight_range *ranges;
+    size_t count;
+    uint64_t bytes;
+    enum vf_code code = vf_executor_ranges(p, with_experts, &ranges, &count, &bytes, err);
+    if (code != VF_OK)
+        return code;
+    code = vf_model_file_own_weights(file, ranges, count, err);
+    free(ranges);
+    return code;
+}
+
 uint64_t vf_executor_weight_bytes(const struct vf_executor *ex)
 {
     uint64_t bytes = 0;
@@ -131,13 +145,21 @@ uint64_t vf_executor_weight_bytes(const struct vf_executor *ex)
     return bytes;
 }
 
-enum vf_code vf_executor_verify(const struct vf_executor *ex, struct vf_err *err)
+enum vf_code vf_executor_verify(const struct vf_executor *ex, bool with_experts, struct vf_err *err)
 {
+    const struct vf_config *c = vf_model_file_config(ex->p.file);
+    struct vf_expert_source *experts = ex->p.experts;
     enum vf_code code = VF_OK;
     for (size_t t = 0; code == VF_OK && t < vf_model_file_tensor_count(ex->p.file); t++) {
         struct vf_tensor_entry_view entry = vf_model_file_tensor(ex->p.file, t);
         if (worker_reads(&ex->p, &entry.spec.id))
             code = vf_model_file_verify_tensor(ex->p.file, entry.spec.id, err);
+    }
+    for (uint32_t l = 0; with_experts && experts && experts->ops->verify && l < c->layer_count;
+         l++) {
+        struct vf_tensor_id router = {.kind = VF_T_ROUTER, .layer = l};
+        if (code == VF_OK && worker_reads(&ex->p, &router))
+            experts->ops->verify(experts, l);
     }
     return code;
 }

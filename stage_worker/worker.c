@@ -141,15 +141,15 @@ static enum vf_code prepare_weights(struct worker *w, const Vflow__Plan *plan, s
     struct vf_weight_range *ranges;
     size_t count;
     uint64_t bytes;
-    enum vf_code code = vf_executor_ranges(&params, !streamed, &ranges, &count, &bytes, err);
-    if (code != VF_OK)
-        return code;
-    if (streamed)
+    enum vf_code code = VF_OK;
+    if (streamed) {
+        code = vf_executor_ranges(&params, false, &ranges, &count, &bytes, err);
+        if (code != VF_OK)
+            return code;
         vf_model_file_want_only(w->file, ranges, count);
-    if (huge)
-        code = vf_model_file_own_weights(w->file, ranges, count, err);
-    free(ranges);
-    return code;
+        free(ranges);
+    }
+    return huge ? vf_executor_own_weights(&params, w->file, !streamed, err) : code;
 }
 
 static enum vf_code open_shared_memory(struct worker *w, const Vflow__Plan *plan,
@@ -250,7 +250,7 @@ static enum vf_code build(struct worker *w, const Vflow__Plan *plan, struct vf_e
                                         .speculate = speculate(plan)};
     code = vf_executor_create(&params, &w->executor, err);
     if (code == VF_OK)
-        code = vf_executor_verify(w->executor, err);
+        code = vf_executor_verify(w->executor, strcmp(plan->weights, "huge") == 0, err);
     return code;
 }
 

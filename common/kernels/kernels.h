@@ -68,7 +68,7 @@ struct vf_attn_args {
     const float *q;
     size_t q_stride, q_column_stride;
     uint32_t n_q, heads;
-    const void *k, *v; /* of this block */
+    const void *k, *v;  /* of this block */
     const void *next_k; /* NULL, or the keys of the block after this one, to be fetched meanwhile */
     bool kv_f16;
     uint32_t head_dim;

@@ -378,8 +378,8 @@ static void describe_activity(struct vf_engine *e, char *text, size_t n)
         snprintf(text, n, "between two steps");
 }
 
-/* An I/O worker holds nothing that isn't in the file and in the cache's table: another one takes its
- * place, and the steps that wait for it go on. */
+/* An I/O worker holds nothing that isn't in the file and in the cache's table: another one takes
+ * its place, and the steps that wait for it go on. */
 static bool may_revive(struct worker *w)
 {
     uint64_t now_ns = vf_now_ns();

@@ -185,8 +185,8 @@ static void sum_ready(struct vf_engine *e)
 
 static enum vf_code open_bank(struct vf_engine *e, struct vf_err *err)
 {
-    enum vf_code code = vf_stripe_set_open(&e->stripes, e->file, e->params.model_path,
-                                           e->params.expert_bank, err);
+    enum vf_code code =
+        vf_stripe_set_open(&e->stripes, e->file, e->params.model_path, e->params.expert_bank, err);
     if (!code && !e->params.io_workers) /* one for each drive; 0 where the model file is read */
         e->params.io_workers = e->stripes.count;
     return code;

@@ -32,10 +32,10 @@
 #define BLAME_NS             VF_S(2)  /* for the worker that failed a step to say why */
 #define TOTALS_NS            VF_S(10)
 /* An I/O worker that dies is started again, unless it does so more often than this. */
-#define REVIVALS_MAX         8u
-#define REVIVALS_WINDOW_NS   VF_S(60)
-#define SHUTDOWN_GRACE_NS    VF_S(3)
-#define PROGRESS_NS          VF_S(1) /* loading that takes longer shows a bar on a terminal */
+#define REVIVALS_MAX       8u
+#define REVIVALS_WINDOW_NS VF_S(60)
+#define SHUTDOWN_GRACE_NS  VF_S(3)
+#define PROGRESS_NS        VF_S(1) /* loading that takes longer shows a bar on a terminal */
 
 enum worker_state { WORKER_STARTING, WORKER_LOADING, WORKER_READY, WORKER_LOST };
 

@@ -32,8 +32,8 @@ static enum vf_code open_bank(struct vf_plan *p, struct vf_err *err)
 {
     if (!p->file)
         return VF_OK;
-    enum vf_code code = vf_stripe_set_open(&p->stripes, p->file, p->options.model,
-                                           p->options.run.expert_bank, err);
+    enum vf_code code =
+        vf_stripe_set_open(&p->stripes, p->file, p->options.model, p->options.run.expert_bank, err);
     if (!p->options.io_workers) /* one for each drive, as a run has it */
         p->options.io_workers = p->options.run.io_workers = p->stripes.count;
     return code;

@@ -78,7 +78,8 @@ if __name__ == "__main__":
     failing = sum(isinstance(w, str) for w in wanted)
     ok(0 < failing < len(wanted), "alone, %d of %d requests need the damaged expert"
        % (failing, len(wanted)))
-    for opts in (["--batch", "6"], ["--batch", "12", "--stage-workers", "2"],
+    for opts in (["--batch", "6"], ["--batch", "4", "--weights", "huge"],
+                 ["--batch", "12", "--stage-workers", "2"],
                  ["--batch", "5", "--experts", "stream", "--expert-cache", "320K"]):
         found = in_company(path, opts)
         wrong = [i for i in range(len(PROMPTS)) if not same(found[i], wanted[i])]
