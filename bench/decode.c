@@ -139,7 +139,7 @@ static enum vf_code measure(const char *path, const struct decode_options *o, st
     if (code == VF_OK)
         decode_report(&run, r);
     loaded_close(&run.model);
-    read_probe_close(&run.probe);
+    rig_close(&run.probe);
     foreign_end(&run.foreign);
     free(run.samples);
     free(run.token_ms);

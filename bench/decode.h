@@ -25,7 +25,7 @@ struct decode_run {
     const struct decode_options *o;
     const char *path;
     struct loaded model;
-    struct read_probe probe;
+    struct rig probe;
     struct foreign foreign;
     struct decode_sample *samples;                                    /* [o->samples] */
     double decode_ns[VF_OP_KIND_COUNT], prefill_ns[VF_OP_KIND_COUNT]; /* of all samples */

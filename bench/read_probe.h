@@ -8,17 +8,11 @@
 #ifndef VF_BENCH_READ_PROBE_H
 #define VF_BENCH_READ_PROBE_H
 
-#include "stage_worker/pool.h"
+#include "bench/rig.h"
 
-struct read_probe {
-    struct vf_pool *pool;
-    uint64_t *words;
-};
-
-/* read_probe_close after a failure too. */
-enum vf_code read_probe_open(struct read_probe *p, uint32_t threads, struct vf_err *err);
-void read_probe_close(struct read_probe *p);
+/* A rig of a pool and the buffer, nothing else. rig_close after a failure too. */
+enum vf_code read_probe_open(struct rig *rig, uint32_t threads, struct vf_err *err);
 /* GB/s of one pass. */
-double read_probe_pass(struct read_probe *p);
+double read_probe_pass(const struct rig *rig);
 
 #endif
