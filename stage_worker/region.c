@@ -122,6 +122,7 @@ static uint32_t run_end(const struct region_job *job, struct range share)
     uint32_t left = share.end - share.begin;
     uint64_t most = RUN_COST_MAX / vf_max_u64(job->item_cost, 1);
     uint64_t n = vf_max_u64(vf_min_u64(left / RUN_DIVISOR, most), 1);
+    n = vf_max_u64(n, vf_min_u64(left, job->batch));
     uint32_t end = share.begin + (uint32_t)n;
     if (left >= 2 * job->align)
         end = align_up(job, end);

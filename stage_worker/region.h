@@ -27,6 +27,7 @@ struct region_job {
     uint32_t index;   /* for run */
     uint32_t item_count;
     uint32_t align;     /* runs begin and end at multiples of it while there's plenty; 0: 1 */
+    uint32_t batch;     /* items that are best run together while there are so many; 0: 1 */
     uint64_t item_cost; /* bytes an item moves, or as many as would take as long */
     uint32_t first;     /* set by region_add: its first item in the row of all */
 };

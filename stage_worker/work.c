@@ -21,6 +21,14 @@ static vf_matmul_fn *matmul_for(const struct vf_executor *ex, const struct matmu
                                       : ex->p.kernels->matmul_f32[m->quant];
 }
 
+/* How many stripes of 128 rows the product's kernel reads at a time. */
+static uint32_t stripes_at_a_time(const struct vf_executor *ex, const struct matmul *mm)
+{
+    bool integers =
+        ex->p.q8 && !mm->exact_f32 && (mm->m.quant == VF_QUANT_Q4 || mm->m.quant == VF_QUANT_Q8);
+    return integers ? (uint32_t)vf_max_u64(ex->p.kernels->stripes_q8 / mm->acts.n_col, 1) : 1;
+}
+
 static void run_matmul(const struct region_job *job, uint32_t begin, uint32_t end, uint32_t thread)
 {
     (void)thread;
@@ -41,6 +49,7 @@ void add_matmul(struct vf_executor *ex, const struct matmul *mm)
 {
     VF_ASSERT(ex->matmul_count < ex->region.capacity);
     uint32_t per_item = blocks_per_item(mm), blocks = vf_row_blocks(mm->m.rows);
+    uint32_t stripe = VF_TILE_ROWS / VF_RECORD_ROWS / per_item; /* in items */
     uint64_t bytes = vf_matrix_bytes(mm->m.quant, mm->m.rows, mm->m.cols);
     if (mm->m2.data)
         bytes += vf_matrix_bytes(mm->m2.quant, mm->m2.rows, mm->m2.cols);
@@ -53,7 +62,8 @@ void add_matmul(struct vf_executor *ex, const struct matmul *mm)
                             .ctx = ex,
                             .what = kept,
                             .item_count = (uint32_t)vf_div_up(blocks, per_item),
-                            .align = VF_TILE_ROWS / VF_RECORD_ROWS / per_item,
+                            .align = stripe,
+                            .batch = stripe * stripes_at_a_time(ex, mm),
                             /* a column or two wait for memory, more of them compute */
                             .item_cost = bytes / blocks * per_item * vf_div_up(mm->acts.n_col, 2)});
 }

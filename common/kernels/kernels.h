@@ -88,6 +88,10 @@ struct vf_kernels {
     vf_matmul_fn *matmul_q8[VF_QUANT_COUNT];  /* q4, q8 read acts->q; f16, f32 entries are the
                                                  matmul_f32 ones: they have no integer form */
 
+    /* With one column matmul_q8 of q4 and q8 reads so many stripes of 128 rows side by side where
+     * it is given so many (a power of two; n columns: an n-th of them). */
+    uint32_t stripes_q8;
+
     /* n is a multiple of 32: q, scale, sum per group of 32. scale = max|x| / 127 (f32),
      * q = rint(x / scale) half to even in [-127, 127]; a group of zeros has scale 0, q 0. A group
      * with a NaN or infinity has scale NaN, q 0 (so that the result is NaN in every tier). */

@@ -51,62 +51,90 @@ static ALWAYS_INLINE __m256 add_scaled(__m256i dot, __m256 weight_scale, float s
     return _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), both, acc);
 }
 
-/* Dot products of a q4 record's rows with `count` columns, in pairs of 16 bits, for the low and
- * high eight rows. */
-static ALWAYS_INLINE void dot_nibbles(const uint8_t *body, const struct column *column, uint32_t i,
-                                      uint32_t count, __m256i (*pairs)[2])
+/* A tile of sums: so many columns of so many stripes. Both are constants where it is compiled. */
+struct tile {
+    uint32_t stripes, cols;
+};
+
+/* Keeps GCC from moving all additions behind all products, where they would be spilled. */
+#define PIN(v) __asm__("" : "+x"(v))
+
+/* The streams' records that come next, in all about as far ahead as hides a memory access. */
+static ALWAYS_INLINE void prefetch_stripes(const struct span *span, const uint8_t *record,
+                                           uint32_t bytes, uint32_t stripes)
+{
+    for (uint32_t s = 0; s < stripes; s++)
+        prefetch_record_ahead(record + s * span->apart, bytes,
+                              stripes > 1 ? SUMS_AT_A_TIME / stripes * bytes : PREFETCH_BYTES);
+}
+
+/* The dot products of the q4 records at `body`, in pairs of 16 bits, for the low and high eight
+ * rows of each. */
+static ALWAYS_INLINE void dot_nibbles(const uint8_t *body, size_t apart,
+                                      const struct column *column, uint32_t i, struct tile t,
+                                      __m256i (*pairs)[2])
 {
     const __m256i fifteen = _mm256_set1_epi8(15);
-    for (uint32_t c = 0; c < count; c++)
-        pairs[c][0] = pairs[c][1] = _mm256_setzero_si256();
-#pragma GCC unroll 1 /* unrolled, GCC moves all additions behind all products and spills them */
-    for (uint32_t j = 0; j < 4; j++) {
-        __m256i top = _mm256_loadu_si256((const __m256i *)(body + 64 * j));
-        __m256i bottom = _mm256_loadu_si256((const __m256i *)(body + 64 * j + 32));
-        __m256i top_low = _mm256_and_si256(top, fifteen);
-        __m256i top_high = _mm256_and_si256(_mm256_srli_epi16(top, 4), fifteen);
-        __m256i bottom_low = _mm256_and_si256(bottom, fifteen);
-        __m256i bottom_high = _mm256_and_si256(_mm256_srli_epi16(bottom, 4), fifteen);
+    for (uint32_t k = 0; k < t.stripes * t.cols; k++)
+        pairs[k][0] = pairs[k][1] = _mm256_setzero_si256();
 #pragma GCC unroll 4
-        for (uint32_t c = 0; c < count; c++) {
-            const int8_t *q = column[c].q + (size_t)i * VF_RECORD_COLS + 4 * j;
-            __m256i low = four_codes(q);
-            __m256i high = four_codes(q + 16);
-            pairs[c][0] = _mm256_add_epi16(pairs[c][0], _mm256_maddubs_epi16(top_low, low));
-            pairs[c][1] = _mm256_add_epi16(pairs[c][1], _mm256_maddubs_epi16(bottom_low, low));
-            pairs[c][0] = _mm256_add_epi16(pairs[c][0], _mm256_maddubs_epi16(top_high, high));
-            pairs[c][1] = _mm256_add_epi16(pairs[c][1], _mm256_maddubs_epi16(bottom_high, high));
+    for (uint32_t j = 0; j < 4; j++) {
+#pragma GCC unroll 4
+        for (uint32_t s = 0; s < t.stripes; s++) {
+            const __m256i *w = (const __m256i *)(body + s * apart + 64 * j);
+            __m256i top = _mm256_loadu_si256(w);
+            __m256i bottom = _mm256_loadu_si256(w + 1);
+            __m256i top_low = _mm256_and_si256(top, fifteen);
+            __m256i top_high = _mm256_and_si256(_mm256_srli_epi16(top, 4), fifteen);
+            __m256i bottom_low = _mm256_and_si256(bottom, fifteen);
+            __m256i bottom_high = _mm256_and_si256(_mm256_srli_epi16(bottom, 4), fifteen);
+#pragma GCC unroll 4
+            for (uint32_t c = 0; c < t.cols; c++) {
+                const int8_t *q = column[c].q + (size_t)i * VF_RECORD_COLS + 4 * j;
+                __m256i low = four_codes(q), high = four_codes(q + 16);
+                __m256i *sum = pairs[s * t.cols + c];
+                sum[0] = _mm256_add_epi16(sum[0], _mm256_maddubs_epi16(top_low, low));
+                sum[1] = _mm256_add_epi16(sum[1], _mm256_maddubs_epi16(bottom_low, low));
+                sum[0] = _mm256_add_epi16(sum[0], _mm256_maddubs_epi16(top_high, high));
+                sum[1] = _mm256_add_epi16(sum[1], _mm256_maddubs_epi16(bottom_high, high));
+                PIN(sum[0]);
+                PIN(sum[1]);
+            }
         }
     }
 }
 
-static ALWAYS_INLINE void add_span_q4(const struct span *span, float (*acc)[LANES], uint32_t count)
+static ALWAYS_INLINE void add_span_q4(const struct span *span, float (*acc)[LANES], struct tile t)
 {
     const __m256i ones = _mm256_set1_epi16(1);
-    struct column column[COLS_AT_A_TIME];
-    lanes sum[COLS_AT_A_TIME];
-    for (uint32_t c = 0; c < count; c++) {
+    struct column column[SUMS_AT_A_TIME];
+    lanes sum[SUMS_AT_A_TIME];
+    for (uint32_t c = 0; c < t.cols; c++)
         column[c] = column_at(span, c);
-        sum[c] = lanes_load(acc[c]);
-    }
+    for (uint32_t k = 0; k < t.stripes * t.cols; k++)
+        sum[k] = lanes_load(acc[k]);
     const uint8_t *record = span->record;
     for (uint32_t i = 0; i < span->group_count; i++) {
-        __m256i pairs[COLS_AT_A_TIME][2];
-        prefetch_record(record, vf_record_bytes(VF_QUANT_Q4));
-        dot_nibbles(record + SCALES_BYTES, column, i, count, pairs);
-        lanes scale = lanes_load_f16(record);
+        __m256i pairs[SUMS_AT_A_TIME][2];
+        prefetch_stripes(span, record, vf_record_bytes(VF_QUANT_Q4), t.stripes);
+        dot_nibbles(record + SCALES_BYTES, span->apart, column, i, t, pairs);
 #pragma GCC unroll 4
-        for (uint32_t c = 0; c < count; c++) {
-            __m256i bias = _mm256_slli_epi32(_mm256_set1_epi32(column[c].sum[i]), 3);
-            __m256i top = _mm256_sub_epi32(_mm256_madd_epi16(pairs[c][0], ones), bias);
-            __m256i bottom = _mm256_sub_epi32(_mm256_madd_epi16(pairs[c][1], ones), bias);
-            sum[c].lo = add_scaled(top, scale.lo, column[c].scale[i], sum[c].lo);
-            sum[c].hi = add_scaled(bottom, scale.hi, column[c].scale[i], sum[c].hi);
+        for (uint32_t s = 0; s < t.stripes; s++) {
+            lanes scale = lanes_load_f16(record + s * span->apart);
+#pragma GCC unroll 4
+            for (uint32_t c = 0; c < t.cols; c++) {
+                uint32_t k = s * t.cols + c;
+                __m256i bias = _mm256_slli_epi32(_mm256_set1_epi32(column[c].sum[i]), 3);
+                __m256i top = _mm256_sub_epi32(_mm256_madd_epi16(pairs[k][0], ones), bias);
+                __m256i bottom = _mm256_sub_epi32(_mm256_madd_epi16(pairs[k][1], ones), bias);
+                sum[k].lo = add_scaled(top, scale.lo, column[c].scale[i], sum[k].lo);
+                sum[k].hi = add_scaled(bottom, scale.hi, column[c].scale[i], sum[k].hi);
+            }
         }
         record += vf_record_bytes(VF_QUANT_Q4);
     }
-    for (uint32_t c = 0; c < count; c++)
-        lanes_store(acc[c], sum[c]);
+    for (uint32_t k = 0; k < t.stripes * t.cols; k++)
+        lanes_store(acc[k], sum[k]);
 }
 
 /* Four bytes a lane of weights times codes, added up per lane. */
@@ -116,55 +144,72 @@ static ALWAYS_INLINE __m256i dot_bytes(__m256i w, __m256i codes)
     return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 }
 
-static ALWAYS_INLINE void add_span_q8(const struct span *span, float (*acc)[LANES], uint32_t count)
+/* acc += the product of one q8 record with one column's group of codes. */
+static ALWAYS_INLINE void add_record_q8(const uint8_t *record, const int8_t *q, float q_scale,
+                                        float *acc)
 {
-    struct column column[COLS_AT_A_TIME];
-    for (uint32_t c = 0; c < count; c++)
+    __m256i top = _mm256_setzero_si256();
+    __m256i bottom = _mm256_setzero_si256();
+#pragma GCC unroll 8
+    for (uint32_t j = 0; j < 8; j++) {
+        const __m256i *w = (const __m256i *)(record + SCALES_BYTES + 64 * j);
+        __m256i codes = four_codes(q + 4 * j);
+        top = _mm256_add_epi32(top, dot_bytes(_mm256_loadu_si256(w), codes));
+        bottom = _mm256_add_epi32(bottom, dot_bytes(_mm256_loadu_si256(w + 1), codes));
+    }
+    lanes scale = lanes_load_f16(record);
+    lanes sum = lanes_load(acc);
+    sum.lo = add_scaled(top, scale.lo, q_scale, sum.lo);
+    sum.hi = add_scaled(bottom, scale.hi, q_scale, sum.hi);
+    lanes_store(acc, sum);
+}
+
+static ALWAYS_INLINE void add_span_q8(const struct span *span, float (*acc)[LANES], struct tile t)
+{
+    struct column column[SUMS_AT_A_TIME];
+    for (uint32_t c = 0; c < t.cols; c++)
         column[c] = column_at(span, c);
     const uint8_t *record = span->record;
     for (uint32_t i = 0; i < span->group_count; i++) {
-        lanes scale = lanes_load_f16(record);
-        prefetch_record(record, vf_record_bytes(VF_QUANT_Q8));
-        for (uint32_t c = 0; c < count; c++) {
-            __m256i top = _mm256_setzero_si256();
-            __m256i bottom = _mm256_setzero_si256();
-#pragma GCC unroll 8
-            for (uint32_t j = 0; j < 8; j++) {
-                const __m256i *w = (const __m256i *)(record + SCALES_BYTES + 64 * j);
-                __m256i codes = four_codes(column[c].q + (size_t)i * VF_RECORD_COLS + 4 * j);
-                top = _mm256_add_epi32(top, dot_bytes(_mm256_loadu_si256(w), codes));
-                bottom = _mm256_add_epi32(bottom, dot_bytes(_mm256_loadu_si256(w + 1), codes));
-            }
-            lanes sum = lanes_load(acc[c]);
-            sum.lo = add_scaled(top, scale.lo, column[c].scale[i], sum.lo);
-            sum.hi = add_scaled(bottom, scale.hi, column[c].scale[i], sum.hi);
-            lanes_store(acc[c], sum);
+        prefetch_stripes(span, record, vf_record_bytes(VF_QUANT_Q8), t.stripes);
+        for (uint32_t s = 0; s < t.stripes; s++) {
+            for (uint32_t c = 0; c < t.cols; c++)
+                add_record_q8(record + s * span->apart, column[c].q + (size_t)i * VF_RECORD_COLS,
+                              column[c].scale[i], acc[s * t.cols + c]);
         }
         record += vf_record_bytes(VF_QUANT_Q8);
     }
 }
 
+typedef void add_span_fn(const struct span *span, float (*acc)[LANES], struct tile t);
+
+/* Compiles it once for every tile that the walk makes. */
+static ALWAYS_INLINE void span_of(add_span_fn *fn, const struct span *span, float (*acc)[LANES])
+{
+    if (span->stripes == 4)
+        fn(span, acc, (struct tile){4, 1});
+    else if (span->stripes == 2 && span->col_count == 1)
+        fn(span, acc, (struct tile){2, 1});
+    else if (span->stripes == 2)
+        fn(span, acc, (struct tile){2, 2});
+    else if (span->col_count == 1)
+        fn(span, acc, (struct tile){1, 1});
+    else if (span->col_count == 2)
+        fn(span, acc, (struct tile){1, 2});
+    else if (span->col_count == 3)
+        fn(span, acc, (struct tile){1, 3});
+    else
+        fn(span, acc, (struct tile){1, 4});
+}
+
 static void span_q4(const struct span *span, float (*acc)[LANES])
 {
-    switch (span->col_count) {
-    case 1:
-        add_span_q4(span, acc, 1);
-        break;
-    case 2:
-        add_span_q4(span, acc, 2);
-        break;
-    case 3:
-        add_span_q4(span, acc, 3);
-        break;
-    default:
-        add_span_q4(span, acc, 4);
-        break;
-    }
+    span_of(add_span_q4, span, acc);
 }
 
 static void span_q8(const struct span *span, float (*acc)[LANES])
 {
-    add_span_q8(span, acc, span->col_count);
+    span_of(add_span_q8, span, acc);
 }
 
 static void matmul_q4_q8(const struct vf_matrix *m, const struct vf_acts *acts, uint32_t rb_begin,
@@ -173,7 +218,8 @@ static void matmul_q4_q8(const struct vf_matrix *m, const struct vf_acts *acts, 
     if (panel_pays(VF_QUANT_Q4, acts->n_col))
         panel_matmul(VF_QUANT_Q4, m, acts, rb_begin, rb_end, y, y_stride);
     else
-        walk_matrix(m, acts, rb_begin, rb_end, span_q4, COLS_AT_A_TIME, y, y_stride);
+        walk_matrix(m, acts, rb_begin, rb_end,
+                    (struct walk){span_q4, SUMS_AT_A_TIME, SUMS_AT_A_TIME}, y, y_stride);
 }
 
 static void matmul_q8_q8(const struct vf_matrix *m, const struct vf_acts *acts, uint32_t rb_begin,
@@ -182,7 +228,8 @@ static void matmul_q8_q8(const struct vf_matrix *m, const struct vf_acts *acts, 
     if (panel_pays(VF_QUANT_Q8, acts->n_col))
         panel_matmul(VF_QUANT_Q8, m, acts, rb_begin, rb_end, y, y_stride);
     else
-        walk_matrix(m, acts, rb_begin, rb_end, span_q8, COLS_AT_A_TIME, y, y_stride);
+        walk_matrix(m, acts, rb_begin, rb_end,
+                    (struct walk){span_q8, SUMS_AT_A_TIME, SUMS_AT_A_TIME}, y, y_stride);
 }
 
 void vf_kernels_fill_avx2(struct vf_kernels *table)
@@ -191,6 +238,7 @@ void vf_kernels_fill_avx2(struct vf_kernels *table)
     fill_vector_kernels(table);
     fill_matmul_f32(table);
     table->attention_block = attention_block;
+    table->stripes_q8 = SUMS_AT_A_TIME;
     table->matmul_q8[VF_QUANT_Q8] = matmul_q8_q8;
     table->matmul_q8[VF_QUANT_Q4] = matmul_q4_q8;
 }

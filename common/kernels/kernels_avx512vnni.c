@@ -101,7 +101,8 @@ static void matmul_q4_q8(const struct vf_matrix *m, const struct vf_acts *acts, 
     if (panel_pays(VF_QUANT_Q4, acts->n_col))
         panel_matmul(VF_QUANT_Q4, m, acts, rb_begin, rb_end, y, y_stride);
     else
-        walk_matrix(m, acts, rb_begin, rb_end, span_q4, COLS_AT_A_TIME, y, y_stride);
+        walk_matrix(m, acts, rb_begin, rb_end, (struct walk){span_q4, SUMS_AT_A_TIME, 1}, y,
+                    y_stride);
 }
 
 static void matmul_q8_q8(const struct vf_matrix *m, const struct vf_acts *acts, uint32_t rb_begin,
@@ -110,11 +111,13 @@ static void matmul_q8_q8(const struct vf_matrix *m, const struct vf_acts *acts, 
     if (panel_pays(VF_QUANT_Q8, acts->n_col))
         panel_matmul(VF_QUANT_Q8, m, acts, rb_begin, rb_end, y, y_stride);
     else
-        walk_matrix(m, acts, rb_begin, rb_end, span_q8, COLS_AT_A_TIME, y, y_stride);
+        walk_matrix(m, acts, rb_begin, rb_end, (struct walk){span_q8, SUMS_AT_A_TIME, 1}, y,
+                    y_stride);
 }
 
 static void fill(struct vf_kernels *table)
 {
+    table->stripes_q8 = 1;
     table->matmul_q8[VF_QUANT_Q8] = matmul_q8_q8;
     table->matmul_q8[VF_QUANT_Q4] = matmul_q4_q8;
 }
