@@ -62,7 +62,7 @@ static enum vf_code warm_up(struct decode_run *run, struct vf_err *err)
     return loaded_step(&run->model, 1, true, true, &ignored, err);
 }
 
-/* Probe and token in turn. */
+/* Probes and token in turn. */
 static enum vf_code decode(struct decode_run *run, struct decode_sample *out, struct vf_err *err)
 {
     enum vf_code code = warm_up(run, err);
@@ -70,7 +70,8 @@ static enum vf_code decode(struct decode_run *run, struct decode_sample *out, st
     snapshot(&run->model, run->ops);
     vf_executor_stats(run->model.executor, &begin);
     for (uint32_t t = 0; code == VF_OK && t < run->o->tokens; t++) {
-        run->probe_gb[t] = read_probe_pass(&run->probe);
+        for (int way = 0; way < VF_READ_WAYS; way++)
+            run->probe_gb[way][t] = rig_read_pass(&run->probe, (enum vf_read_way)way);
         code = loaded_step(&run->model, 1, true, true, &run->token_ms[t], err);
         run->decode_wall_ns += run->token_ms[t] * 1e6;
     }
@@ -78,7 +79,8 @@ static enum vf_code decode(struct decode_run *run, struct decode_sample *out, st
     add_ops(&run->model, run->ops, run->decode_ns);
     run->decoded += run->o->tokens;
     out->token_ms = bench_median(run->token_ms, run->o->tokens);
-    out->ceiling = bench_median(run->probe_gb, run->o->tokens);
+    for (int way = 0; way < VF_READ_WAYS; way++)
+        out->read[way] = bench_median(run->probe_gb[way], run->o->tokens);
     return code;
 }
 
@@ -128,9 +130,13 @@ static enum vf_code measure(const char *path, const struct decode_options *o, st
         code = read_probe_open(&run.probe, o->threads, err);
     run.samples = calloc(o->samples, sizeof *run.samples);
     run.token_ms = calloc(o->tokens, sizeof *run.token_ms);
-    run.probe_gb = calloc(o->tokens, sizeof *run.probe_gb);
+    bool memory = run.samples && run.token_ms;
+    for (int way = 0; way < VF_READ_WAYS; way++) {
+        run.probe_gb[way] = calloc(o->tokens, sizeof *run.probe_gb[way]);
+        memory = memory && run.probe_gb[way];
+    }
     run.ops = calloc(run.model.program.op_count + 1, sizeof *run.ops);
-    if (code == VF_OK && (!run.samples || !run.token_ms || !run.probe_gb || !run.ops))
+    if (code == VF_OK && (!memory || !run.ops))
         code = vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for %u samples", o->samples);
     for (uint32_t s = 0; code == VF_OK && s < o->samples; s++) {
         code = sample(&run, s, err);
@@ -143,7 +149,8 @@ static enum vf_code measure(const char *path, const struct decode_options *o, st
     foreign_end(&run.foreign);
     free(run.samples);
     free(run.token_ms);
-    free(run.probe_gb);
+    for (int way = 0; way < VF_READ_WAYS; way++)
+        free(run.probe_gb[way]);
     free(run.ops);
     return bench_report_end(r, &o->output, code, err);
 }

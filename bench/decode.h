@@ -17,8 +17,8 @@ struct decode_options {
 struct decode_sample {
     double token_ms; /* median of its tokens */
     double foreign_ms;
-    double prefill_ms; /* of the whole prompt */
-    double ceiling;    /* GB/s, median of the probes between them */
+    double prefill_ms;         /* of the whole prompt */
+    double read[VF_READ_WAYS]; /* GB/s of plain reads, medians of the probes between them */
 };
 
 struct decode_run {
@@ -29,11 +29,11 @@ struct decode_run {
     struct foreign foreign;
     struct decode_sample *samples;                                    /* [o->samples] */
     double decode_ns[VF_OP_KIND_COUNT], prefill_ns[VF_OP_KIND_COUNT]; /* of all samples */
-    struct vf_executor_stats process; /* while decoding undisturbed */
-    double decode_wall_ns;            /* the same, by the clock outside */
-    uint64_t decoded;                 /* tokens behind these */
-    double *token_ms, *probe_gb;      /* scratch [o->tokens] */
-    uint64_t *ops;                    /* scratch [op_count] */
+    struct vf_executor_stats process;          /* while decoding undisturbed */
+    double decode_wall_ns;                     /* the same, by the clock outside */
+    uint64_t decoded;                          /* tokens behind these */
+    double *token_ms, *probe_gb[VF_READ_WAYS]; /* scratch [o->tokens] */
+    uint64_t *ops;                             /* scratch [op_count] */
 };
 
 void decode_report(const struct decode_run *run, struct bench_report *report);

@@ -144,10 +144,10 @@ struct walk_arm {
     struct vf_acts acts;
 };
 
-static void walk_stripe(void *ctx, uint32_t item)
+static void walk_part(void *ctx, uint32_t item)
 {
     const struct walk_arm *arm = ctx;
-    struct rig_stripe at = rig_stripe_at(arm->slots, arm->slot, item);
+    struct rig_part at = rig_part_at(arm->slots, arm->slot, item);
     struct layout_weights w = {arm->run->rig.weights + at.offset, arm->run->groups + at.offset,
                                arm->slots->rows, arm->slots->cols};
     layout_multiply(arm->walk, arm->q8, arm->run->avx2, &w, &arm->acts,
@@ -158,7 +158,7 @@ static void run_walk(void *ctx, uint32_t slot)
 {
     struct walk_arm *arm = ctx;
     arm->slot = slot;
-    rig_run_items(&arm->run->rig, walk_stripe, arm, arm->slots->per_slot);
+    rig_run_items(&arm->run->rig, walk_part, arm, arm->slots->part_count);
 }
 
 /* Random groups with scales of 2^-6 to 2^-5. */
@@ -190,7 +190,7 @@ static enum vf_code compare_walks(struct run *run, struct walk_arm *arms, struct
     for (int w = 0; w < LAYOUT_WALKS; w++) {
         memset(run->rig.y, 0, rows * sizeof *run->rig.y);
         arms[w].slot = 0;
-        walk_stripe(&arms[w], 0);
+        walk_part(&arms[w], 0);
         for (uint32_t i = 0; i < rows; i++) {
             float y = run->rig.y[i];
             if (w == 0) {

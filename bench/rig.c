@@ -1,6 +1,5 @@
 #include "bench/rig.h"
 
-#include "common/bandwidth.h"
 #include "common/clock.h"
 #include "common/util.h"
 
@@ -149,6 +148,7 @@ void rig_fill(struct rig *rig, enum vf_quant quant)
     for (uint64_t at = 0; at + record <= rig->bytes; at += record)
         fill_record(rig->weights + at, quant, &state);
     rig->quant = quant;
+    rig_choose_way(rig);
 }
 
 struct vf_acts rig_acts(const struct rig *rig, uint32_t cols, uint32_t n_col)
@@ -182,30 +182,74 @@ void rig_run_items(const struct rig *rig, rig_item_fn *fn, void *ctx, uint32_t c
     vf_pool_run(rig->pool, take_items, &items);
 }
 
+/* ---- the plain read ------------------------------------------------------------------------- */
+
+#define PIECE_BYTES (1u << 20)
+
+struct read_pass {
+    const uint8_t *bytes;
+    enum vf_read_way way;
+    atomic_uint_fast64_t sum; /* so that the reads can't be optimised away */
+};
+
+static void read_piece(void *ctx, uint32_t piece)
+{
+    struct read_pass *pass = ctx;
+    const uint64_t *words = (const uint64_t *)(pass->bytes + (size_t)piece * PIECE_BYTES);
+    atomic_fetch_add_explicit(&pass->sum,
+                              vf_bandwidth_read(pass->way, words, PIECE_BYTES / sizeof *words),
+                              memory_order_relaxed);
+}
+
+double rig_read_pass(const struct rig *rig, enum vf_read_way way)
+{
+    struct read_pass pass = {.bytes = rig->weights, .way = way};
+    uint32_t pieces = (uint32_t)(rig->bytes / PIECE_BYTES);
+    uint64_t began_ns = vf_now_ns();
+    rig_run_items(rig, read_piece, &pass, pieces);
+    uint64_t ns = vf_now_ns() - began_ns;
+    return pass.sum ? (double)pieces * PIECE_BYTES / (double)ns : 0;
+}
+
+void rig_choose_way(struct rig *rig)
+{
+    double best[VF_READ_WAYS] = {0};
+    for (int pass = 0; pass < 3 * VF_READ_WAYS; pass++) {
+        enum vf_read_way way = pass % VF_READ_WAYS;
+        double speed = rig_read_pass(rig, way);
+        best[way] = speed > best[way] ? speed : best[way];
+    }
+    rig->way = best[VF_READ_SIDE_BY_SIDE] > best[VF_READ_IN_ORDER] ? VF_READ_SIDE_BY_SIDE
+                                                                   : VF_READ_IN_ORDER;
+}
+
 /* ---- slots and turns ------------------------------------------------------------------------ */
 
 struct rig_slots rig_slots(uint32_t rows, uint32_t cols, enum vf_quant quant, uint64_t bytes,
                            uint32_t threads)
 {
-    VF_ASSERT(rows % VF_TILE_ROWS == 0 && rows <= RIG_ROWS_MAX);
+    VF_ASSERT(rows % (VF_TILE_ROWS * RIG_PART_STRIPES) == 0 && rows <= RIG_ROWS_MAX);
     struct rig_slots s = {.rows = rows, .cols = cols, .quant = quant};
     s.matrix_bytes = vf_matrix_bytes(quant, rows, cols);
     s.stripes = rows / VF_TILE_ROWS;
     s.stripe_bytes = s.matrix_bytes / s.stripes;
     uint64_t total = bytes / s.matrix_bytes * s.stripes;
     uint64_t wanted = vf_min_u64(vf_div_up(SLOT_BYTES, s.stripe_bytes), total / SLOTS_MIN);
-    s.per_slot = (uint32_t)vf_max_u64(wanted / threads * threads, threads);
+    uint32_t step = threads * RIG_PART_STRIPES;
+    s.per_slot = (uint32_t)vf_max_u64(wanted / step * step, step);
+    s.part_count = s.per_slot / RIG_PART_STRIPES;
     s.slot_count = (uint32_t)(total / s.per_slot);
     s.slot_bytes = s.per_slot * s.stripe_bytes;
     VF_ASSERT(s.slot_count > 0);
     return s;
 }
 
-struct rig_stripe rig_stripe_at(const struct rig_slots *s, uint32_t slot, uint32_t i)
+struct rig_part rig_part_at(const struct rig_slots *s, uint32_t slot, uint32_t i)
 {
-    uint64_t stripe = (uint64_t)slot * s->per_slot + i;
+    uint64_t stripe = (uint64_t)slot * s->per_slot + (uint64_t)i * RIG_PART_STRIPES;
     uint32_t rb = (uint32_t)(stripe % s->stripes) * STRIPE_BLOCKS;
-    return (struct rig_stripe){stripe / s->stripes * s->matrix_bytes, rb, rb + STRIPE_BLOCKS};
+    return (struct rig_part){stripe / s->stripes * s->matrix_bytes, rb,
+                             rb + RIG_PART_STRIPES * STRIPE_BLOCKS};
 }
 
 /* Pass p gives slot i to arm (p + i) mod count; seconds NULL: a warm-up. */
@@ -267,14 +311,16 @@ struct turn {
     _Atomic uint64_t sum;
 };
 
-static void read_stripe(void *ctx, uint32_t item)
+static void read_part(void *ctx, uint32_t item)
 {
     struct turn *t = ctx;
     const struct rig_slots *s = t->read->slots;
-    struct rig_stripe at = rig_stripe_at(s, t->slot, item);
+    struct rig_part at = rig_part_at(s, t->slot, item);
     uint64_t offset = at.offset + at.rb_begin / STRIPE_BLOCKS * s->stripe_bytes;
     const uint64_t *words = (const uint64_t *)(t->read->rig->weights + offset);
-    atomic_fetch_add_explicit(&t->sum, vf_bandwidth_read(words, s->stripe_bytes / sizeof *words),
+    atomic_fetch_add_explicit(&t->sum,
+                              vf_bandwidth_read(t->read->rig->way, words,
+                                                RIG_PART_STRIPES * s->stripe_bytes / sizeof *words),
                               memory_order_relaxed);
 }
 
@@ -282,15 +328,15 @@ void rig_run_read(void *ctx, uint32_t slot)
 {
     struct rig_read *read = ctx;
     struct turn t = {.read = read, .slot = slot};
-    rig_run_items(read->rig, read_stripe, &t, read->slots->per_slot);
+    rig_run_items(read->rig, read_part, &t, read->slots->part_count);
     read->sum += t.sum;
 }
 
-static void multiply_stripe(void *ctx, uint32_t item)
+static void multiply_part(void *ctx, uint32_t item)
 {
     struct turn *t = ctx;
     const struct rig_slots *s = t->product->slots;
-    struct rig_stripe at = rig_stripe_at(s, t->slot, item);
+    struct rig_part at = rig_part_at(s, t->slot, item);
     struct vf_matrix m = {t->product->rig->weights + at.offset, s->rows, s->cols, s->quant};
     t->product->matmul(&m, &t->product->acts, at.rb_begin, at.rb_end, t->product->rig->y, s->rows);
 }
@@ -299,5 +345,5 @@ void rig_run_product(void *ctx, uint32_t slot)
 {
     struct rig_product *product = ctx;
     struct turn t = {.product = product, .slot = slot};
-    rig_run_items(product->rig, multiply_stripe, &t, product->slots->per_slot);
+    rig_run_items(product->rig, multiply_part, &t, product->slots->part_count);
 }

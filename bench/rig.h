@@ -11,21 +11,24 @@
 
 #include "bench/bench.h"
 #include "bench/report.h"
+#include "common/bandwidth.h"
 #include "common/kernels/kernels.h"
 #include "stage_worker/pool.h"
 
-#define RIG_COLUMNS_MAX 32u    /* activation columns */
-#define RIG_COLS_MAX    32768u /* of a matrix */
-#define RIG_ROWS_MAX    32768u
-#define RIG_BYTES       (256ull << 20) /* weights; more where a measurement needs it */
-#define RIG_PASSES_MIN  5u
-#define RIG_PASSES_MAX  512u
+#define RIG_COLUMNS_MAX  32u    /* activation columns */
+#define RIG_COLS_MAX     32768u /* of a matrix */
+#define RIG_ROWS_MAX     32768u
+#define RIG_BYTES        (256ull << 20) /* weights; more where a measurement needs it */
+#define RIG_PART_STRIPES 4u
+#define RIG_PASSES_MIN   5u
+#define RIG_PASSES_MAX   512u
 
 struct rig {
     struct vf_pool *pool;
     uint8_t *weights;
     uint64_t bytes;
-    enum vf_quant quant; /* what the weights are */
+    enum vf_quant quant;  /* what the weights are */
+    enum vf_read_way way; /* the faster one here, by as many threads */
     float *x, *scale, *y;
     int8_t *q;
     int32_t *sum;
@@ -41,6 +44,10 @@ struct vf_acts rig_acts(const struct rig *rig, uint32_t cols, uint32_t n_col);
 /* Runs fn(ctx, item) for every item below count on the rig's threads, each taking the next one. */
 typedef void rig_item_fn(void *ctx, uint32_t item);
 void rig_run_items(const struct rig *rig, rig_item_fn *fn, void *ctx, uint32_t count);
+/* Reads all weights with the rig's threads, each taking the next MiB; GB/s. */
+double rig_read_pass(const struct rig *rig, enum vf_read_way way);
+/* Sets the rig's way; its weights have been written. */
+void rig_choose_way(struct rig *rig);
 /* Zeroed memory in huge pages where there are any; NULL when there is none. */
 void *rig_memory(uint64_t bytes);
 void rig_memory_free(void *p, uint64_t bytes);
@@ -60,19 +67,20 @@ struct rig_slots {
     uint32_t rows, cols;
     enum vf_quant quant;
     uint64_t matrix_bytes, stripe_bytes;
-    uint32_t stripes; /* of a matrix */
-    uint32_t per_slot, slot_count;
+    uint32_t stripes;              /* of a matrix */
+    uint32_t per_slot, slot_count; /* stripes of a slot */
+    uint32_t part_count;           /* of a slot */
     uint64_t slot_bytes;
 };
-/* rows is a multiple of 128. set is how many matrices are read together (q, k, v: 3). */
+/* rows is a multiple of 128 * RIG_PART_STRIPES. */
 struct rig_slots rig_slots(uint32_t rows, uint32_t cols, enum vf_quant quant, uint64_t bytes,
                            uint32_t threads);
-/* Stripe i of a slot: its matrix's data and its row blocks. */
-struct rig_stripe {
+/* Part i of a slot: stripes of one matrix that a kernel gets in one call, as in the engine. */
+struct rig_part {
     uint64_t offset; /* of the matrix in the weights */
     uint32_t rb_begin, rb_end;
 };
-struct rig_stripe rig_stripe_at(const struct rig_slots *s, uint32_t slot, uint32_t i);
+struct rig_part rig_part_at(const struct rig_slots *s, uint32_t slot, uint32_t i);
 
 /* One of the alternatives that take turns; run works off a slot. */
 struct rig_arm {

@@ -11,7 +11,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define PASSES 4 /* the first also pays for page faults that the fill left over */
+/* Of either way in turn; the first also pays for page faults that the fill left over. */
+#define PASSES (3 * VF_READ_WAYS)
 
 enum gate_state { GATE_CLOSED, GATE_GO, GATE_ABANDON };
 struct gate {
@@ -40,34 +41,69 @@ uint32_t vf_bandwidth_default_threads(void)
 
 typedef uint64_t words4 __attribute__((vector_size(32), aligned(8)));
 
-/* Adds up the buffer four cache lines at a time, prefetching as far ahead as the kernels do. */
-static inline __attribute__((always_inline)) uint64_t read_lines(const uint64_t *w, size_t count)
+#define RUN_WORDS 32u /* four cache lines */
+#define STREAMS   3u
+/* Of the one stream: far enough to hide a memory access. */
+#define PREFETCH_WORDS 384u
+
+/* The sums of a read, wide enough that no addition waits for the one before it. */
+struct sums {
+    words4 at[8];
+};
+
+static inline __attribute__((always_inline)) void add_run(struct sums *sums, const uint64_t *w)
 {
-    words4 sum[8] = {{0}};
-    for (size_t i = 0; i + 32 <= count; i += 32) {
-        for (size_t k = 0; k < 4; k++)
-            __builtin_prefetch(w + i + 768 + 8 * k);
-        for (size_t k = 0; k < 8; k++)
-            sum[k] += *(const words4 *)(w + i + 4 * k);
+#pragma GCC unroll 8
+    for (size_t k = 0; k < 8; k++)
+        sums->at[k] += *(const words4 *)(w + 4 * k);
+}
+
+static inline __attribute__((always_inline)) uint64_t read_runs(enum vf_read_way way,
+                                                                const uint64_t *w, size_t count)
+{
+    struct sums sums = {{{0}}};
+    size_t part = count / STREAMS / RUN_WORDS * RUN_WORDS;
+    if (way == VF_READ_SIDE_BY_SIDE) {
+        for (size_t i = 0; i < part; i += RUN_WORDS)
+#pragma GCC unroll 4
+            for (size_t s = 0; s < STREAMS; s++)
+                add_run(&sums, w + s * part + i);
+    } else {
+        for (size_t i = 0; i < STREAMS * part; i += RUN_WORDS) {
+#pragma GCC unroll 4
+            for (size_t k = 0; k < 4; k++)
+                __builtin_prefetch(w + i + PREFETCH_WORDS + 8 * k);
+            add_run(&sums, w + i);
+        }
     }
-    words4 all = ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
+    words4 all = {0};
+    for (size_t k = 0; k < 8; k++)
+        all += sums.at[k];
     return (all[0] + all[1]) + (all[2] + all[3]);
 }
 
-#ifdef __x86_64__
-__attribute__((target("avx2"))) static uint64_t read_wide(const uint64_t *w, size_t count)
+static inline __attribute__((always_inline)) uint64_t read_way(enum vf_read_way way,
+                                                               const uint64_t *w, size_t count)
 {
-    return read_lines(w, count);
+    return way == VF_READ_SIDE_BY_SIDE ? read_runs(VF_READ_SIDE_BY_SIDE, w, count)
+                                       : read_runs(VF_READ_IN_ORDER, w, count);
+}
+
+#ifdef __x86_64__
+__attribute__((target("avx2"))) static uint64_t read_wide(enum vf_read_way way, const uint64_t *w,
+                                                          size_t count)
+{
+    return read_way(way, w, count);
 }
 #endif
 
-uint64_t vf_bandwidth_read(const uint64_t *w, size_t count)
+uint64_t vf_bandwidth_read(enum vf_read_way way, const uint64_t *w, size_t count)
 {
 #ifdef __x86_64__
     if (__builtin_cpu_supports("avx2"))
-        return read_wide(w, count);
+        return read_wide(way, w, count);
 #endif
-    return read_lines(w, count);
+    return read_way(way, w, count);
 }
 
 static void open_gate(struct gate *g, enum gate_state state)
@@ -97,7 +133,7 @@ static void *run_slice(void *arg)
     for (int pass = 0; pass < PASSES; pass++) {
         pthread_barrier_wait(&s->gate->barrier);
         s->begin_ns[pass] = vf_now_ns();
-        s->sum += vf_bandwidth_read(s->words, s->count);
+        s->sum += vf_bandwidth_read(pass % VF_READ_WAYS, s->words, s->count);
         s->end_ns[pass] = vf_now_ns();
     }
     return NULL;

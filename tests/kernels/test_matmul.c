@@ -241,6 +241,40 @@ static void test_panels(const struct tiers *t, const struct vf_kernels *tier, en
        vf_quant_name(quant));
 }
 
+/* Every number of whole stripes, with and without a part of one behind them, from every place in
+ * the first: stripes that are read side by side, and those that are left over. */
+static void test_stripes(const struct tiers *t, const struct vf_kernels *tier, enum vf_quant quant)
+{
+    bool same = true;
+    for (uint32_t stripes = 1; stripes <= 9; stripes++)
+        for (uint32_t n_col = 1; n_col <= 4 && same; n_col++) {
+            struct vf_matrix m;
+            struct acts_buffer b;
+            enum guard side = stripes % GUARD_COUNT;
+            uint32_t rows = 128 * stripes + rng_below(3) * 25;
+            struct guarded g = matrix_create(&m, quant, rows, 272, BYTES_ANY, side);
+            acts_create(&b, t->scalar, n_col, m.cols, KIND_PLAIN, side);
+            uint32_t blocks = vf_row_blocks(rows);
+            float *wanted = must_alloc((size_t)n_col * rows * sizeof(*wanted));
+            float *y = must_alloc((size_t)n_col * rows * sizeof(*y));
+            t->scalar->matmul_q8[quant](&m, &b.acts, 0, blocks, wanted, rows);
+            for (uint32_t first = 0; first < 8; first++) {
+                memset(y, 0, (size_t)n_col * rows * sizeof(*y));
+                tier->matmul_q8[quant](&m, &b.acts, 0, first, y, rows);
+                tier->matmul_q8[quant](&m, &b.acts, first, blocks, y, rows);
+                same &= same_floats(y, wanted, (size_t)n_col * rows);
+            }
+            if (!same)
+                note("%u rows, %u columns", rows, n_col);
+            free(wanted);
+            free(y);
+            acts_destroy(&b);
+            guarded_free(&g);
+        }
+    ok(same, "%s: stripes of %s side by side have the scalar bits", tier->name,
+       vf_quant_name(quant));
+}
+
 /* More columns than one pass holds, against one column at a time. */
 static void test_many_columns(const struct vf_kernels *k, const struct vf_kernels *scalar,
                               enum vf_quant quant, bool q8)
@@ -277,44 +311,46 @@ static void test_many_columns(const struct vf_kernels *k, const struct vf_kernel
 /* Largest weights times largest codes, of both signs: where 16-bit sums would clip. The result is
  * exact. */
 static void test_extremes(const struct vf_kernels *k, enum vf_quant quant, uint8_t body, int weight,
-                          uint32_t n_col)
+                          uint32_t rows, uint32_t n_col)
 {
     struct vf_matrix m;
     struct acts_buffer b;
     bool exact = true;
-    struct guarded g = matrix_create(&m, quant, 16, 288, BYTES_ANY, GUARD_END);
+    struct guarded g = matrix_create(&m, quant, rows, 288, BYTES_ANY, GUARD_END);
     matrix_fill_extreme(&m, g.p, body);
     acts_create(&b, k, n_col, m.cols, KIND_PLAIN, GUARD_END);
     for (uint32_t i = 0; i < n_col * m.cols; i++)
         ((float *)b.x.p)[i] = i / m.cols % 2 ? -127.0f : 127.0f;
     k->quantize_q8(b.x.p, n_col * m.cols, b.q.p, b.scale.p, b.sum.p);
-    float *y = must_alloc(n_col * 16 * sizeof(*y));
-    k->matmul_q8[quant](&m, &b.acts, 0, 1, y, 16);
-    for (uint32_t i = 0; i < 16 * n_col; i++)
-        exact &= same_float(y[i], (i / 16 % 2 ? -127.0f : 127.0f) * (float)weight * (float)m.cols);
-    ok(exact, "%s: %s weights of %d times codes of 127 are exact, %u columns", k->name,
-       vf_quant_name(quant), weight, n_col);
+    float *y = must_alloc((size_t)n_col * rows * sizeof(*y));
+    k->matmul_q8[quant](&m, &b.acts, 0, vf_row_blocks(rows), y, rows);
+    for (uint32_t i = 0; i < rows * n_col; i++)
+        exact &=
+            same_float(y[i], (i / rows % 2 ? -127.0f : 127.0f) * (float)weight * (float)m.cols);
+    ok(exact, "%s: %s weights of %d times codes of 127 are exact, %u rows, %u columns", k->name,
+       vf_quant_name(quant), weight, rows, n_col);
     free(y);
     acts_destroy(&b);
     guarded_free(&g);
 }
 
-#define EXTREMES 8
+#define EXTREMES 16
 
 static void test_extremes_of(const struct vf_kernels *k)
 {
-    for (uint32_t n_col = 2; n_col <= 24; n_col += 22) {
-        test_extremes(k, VF_QUANT_Q4, 0xff, 7, n_col);
-        test_extremes(k, VF_QUANT_Q4, 0x00, -8, n_col);
-        test_extremes(k, VF_QUANT_Q8, 0x7f, 127, n_col);
-        test_extremes(k, VF_QUANT_Q8, 0x80, -128, n_col);
+    static const uint32_t shapes[][2] = {{16, 2}, {16, 24}, {640, 1}, {640, 2}}; /* rows, columns */
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+        test_extremes(k, VF_QUANT_Q4, 0xff, 7, shapes[i][0], shapes[i][1]);
+        test_extremes(k, VF_QUANT_Q4, 0x00, -8, shapes[i][0], shapes[i][1]);
+        test_extremes(k, VF_QUANT_Q8, 0x7f, 127, shapes[i][0], shapes[i][1]);
+        test_extremes(k, VF_QUANT_Q8, 0x80, -128, shapes[i][0], shapes[i][1]);
     }
 }
 
 int main(void)
 {
     struct tiers t = tiers_available();
-    plan(4 * VF_QUANT_COUNT + EXTREMES + t.other_count * (2 + EXTREMES + 4 * VF_QUANT_COUNT));
+    plan(4 * VF_QUANT_COUNT + EXTREMES + t.other_count * (4 + EXTREMES + 4 * VF_QUANT_COUNT));
     rng_seed(3);
     test_extremes_of(t.scalar);
     for (int q8 = 0; q8 < 2; q8++)
@@ -324,6 +360,8 @@ int main(void)
         }
     for (int i = 0; i < t.other_count; i++) {
         test_extremes_of(t.other[i]);
+        test_stripes(&t, t.other[i], VF_QUANT_Q8);
+        test_stripes(&t, t.other[i], VF_QUANT_Q4);
         test_panels(&t, t.other[i], VF_QUANT_Q8);
         test_panels(&t, t.other[i], VF_QUANT_Q4);
         for (int q8 = 0; q8 < 2; q8++)
