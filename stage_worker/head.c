@@ -44,11 +44,24 @@ static void chunk_max(struct readout *j, uint32_t item)
     j->max[flow][chunk] = j->ex->p.kernels->max(z, n);
 }
 
+static bool mixes(const struct readout *j)
+{
+    return j->flows > 1 && j->ex->config->flow_readout == VF_READOUT_MIXTURE;
+}
+
+/* The chunk's part of the row that is written in the end. */
+static float *row_of(const struct readout *j, uint32_t chunk)
+{
+    return j->ex->rows + (size_t)j->row * j->ex->config->vocab_size + (size_t)chunk * j->chunk;
+}
+
+/* A mixture leaves exp(z - max) of flow 0 in the row, for chunk_squares. */
 static void chunk_sum(struct readout *j, uint32_t item)
 {
     uint32_t chunk = item % j->chunks, flow = item / j->chunks;
+    float *exps = mixes(j) && flow == 0 ? row_of(j, chunk) : NULL;
     j->sum[flow][chunk] = j->ex->p.kernels->exp_sum(logits_of(j, flow) + (size_t)chunk * j->chunk,
-                                                    j->row_max[flow], chunk_length(j, chunk), NULL);
+                                                    j->row_max[flow], chunk_length(j, chunk), exps);
 }
 
 static float log_p(const struct readout *j, uint32_t flow, uint32_t v)
@@ -73,10 +86,10 @@ static float log_q(const struct readout *j, uint32_t v)
 
 static void chunk_squares(struct readout *j, uint32_t chunk)
 {
-    const float *z = logits_of(j, 0) + (size_t)chunk * j->chunk;
+    const float *exps = row_of(j, chunk);
     double sum = 0.0, squares = 0.0;
     for (uint32_t i = 0; i < chunk_length(j, chunk); i++) {
-        double e = vf_expf(z[i] - j->row_max[0]);
+        double e = exps[i];
         sum += e;
         squares += e * e;
     }
@@ -84,26 +97,42 @@ static void chunk_squares(struct readout *j, uint32_t chunk)
     j->square_sum[chunk] = squares;
 }
 
-static float mix(const struct readout *j, float p, float q)
+/* The larger and the smaller of the two terms of the mixture at v; a NaN is the smaller. */
+struct terms {
+    float larger, smaller;
+};
+static struct terms terms_of(const struct readout *j, uint32_t v)
 {
-    float a = p + j->log_alpha, b = q + j->log_rest;
-    float max = a > b ? a : b;
-    if (max == -INFINITY)
-        return max;
-    return max + vf_logf(vf_expf(a - max) + vf_expf(b - max));
+    float a = log_p(j, 0, v) + j->log_alpha, b = log_q(j, v) + j->log_rest;
+    return a > b ? (struct terms){a, b} : (struct terms){b, a};
+}
+
+/* log(exp(a) + exp(b)) = larger + log(1 + exp(smaller - larger)), with the exponentials of the
+ * whole chunk at once. */
+static void mix_chunk(struct readout *j, uint32_t chunk)
+{
+    uint32_t begin = chunk * j->chunk, n = chunk_length(j, chunk);
+    float *out = row_of(j, chunk);
+    for (uint32_t i = 0; i < n; i++) {
+        struct terms t = terms_of(j, begin + i);
+        out[i] = t.larger == -INFINITY ? -INFINITY : t.smaller - t.larger;
+    }
+    j->ex->p.kernels->exp_sum(out, 0.0f, n, out);
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = terms_of(j, begin + i).larger + vf_logf(1.0f + out[i]);
 }
 
 static void chunk_write(struct readout *j, uint32_t chunk)
 {
-    const struct vf_config *c = j->ex->config;
-    float *out = j->ex->rows + (size_t)j->row * c->vocab_size;
-    bool mixture = j->flows > 1 && c->flow_readout == VF_READOUT_MIXTURE && j->log_alpha < 0.0f;
-    bool auxiliary = j->flows > 1 && c->flow_readout == VF_READOUT_AUXILIARY;
-    uint32_t begin = chunk * j->chunk, end = begin + chunk_length(j, chunk);
-    for (uint32_t v = begin; v < end; v++)
-        out[v] = auxiliary ? log_q(j, v)
-                 : mixture ? mix(j, log_p(j, 0, v), log_q(j, v))
-                           : log_p(j, 0, v);
+    bool auxiliary = j->flows > 1 && j->ex->config->flow_readout == VF_READOUT_AUXILIARY;
+    uint32_t begin = chunk * j->chunk, n = chunk_length(j, chunk);
+    float *out = row_of(j, chunk);
+    if (mixes(j) && j->log_alpha < 0.0f) {
+        mix_chunk(j, chunk);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = auxiliary ? log_q(j, begin + i) : log_p(j, 0, begin + i);
 }
 
 /* ---- loops over chunks, of every flow or of the row ---- */
@@ -147,7 +176,6 @@ static void find_alpha(struct readout *j)
 
 static void read_out(struct readout *j)
 {
-    const struct vf_config *c = j->ex->config;
     run_part(j, MAX, j->chunks * j->flows);
     for (uint32_t f = 0; f < j->flows; f++) {
         j->row_max[f] = -INFINITY;
@@ -162,7 +190,7 @@ static void read_out(struct readout *j)
             sum += j->sum[f][i];
         j->log_sum[f] = vf_logf(sum);
     }
-    if (j->flows > 1 && c->flow_readout == VF_READOUT_MIXTURE)
+    if (mixes(j))
         find_alpha(j);
     run_part(j, WRITE, j->chunks);
 }

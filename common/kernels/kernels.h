@@ -88,8 +88,8 @@ struct vf_kernels {
     vf_matmul_fn *matmul_q8[VF_QUANT_COUNT];  /* q4, q8 read acts->q; f16, f32 entries are the
                                                  matmul_f32 ones: they have no integer form */
 
-    /* With one column matmul_q8 of q4 and q8 reads so many stripes of 128 rows side by side where
-     * it is given so many (a power of two; n columns: an n-th of them). */
+    /* matmul_q8 of q4 and q8 reads so many stripes of 128 rows side by side, where it is given so
+     * many, with no more columns than that; a power of two. */
     uint32_t stripes_q8;
 
     /* n is a multiple of 32: q, scale, sum per group of 32. scale = max|x| / 127 (f32),

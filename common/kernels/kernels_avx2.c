@@ -51,7 +51,7 @@ static ALWAYS_INLINE __m256 add_scaled(__m256i dot, __m256 weight_scale, float s
     return _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), both, acc);
 }
 
-/* A tile of sums: so many columns of so many stripes. Both are constants where it is compiled. */
+/* Sums in registers: so many columns of so many stripes. Constants where it is compiled. */
 struct tile {
     uint32_t stripes, cols;
 };
@@ -59,13 +59,14 @@ struct tile {
 /* Keeps GCC from moving all additions behind all products, where they would be spilled. */
 #define PIN(v) __asm__("" : "+x"(v))
 
-/* The records that come next, some 1 KiB ahead. Four streams keep the core's own prefetchers as
- * busy as they can be; explicit prefetches would only stand in their way. */
+/* The records that come next, four in all. Of four streams that one column waits for, the core's
+ * own prefetchers fetch more than that, and explicit prefetches would only stand in their way. */
 static ALWAYS_INLINE void prefetch_stripes(const struct span *span, const uint8_t *record,
-                                           uint32_t bytes, uint32_t stripes)
+                                           uint32_t bytes, struct tile t)
 {
-    for (uint32_t s = 0; stripes < SUMS_AT_A_TIME && s < stripes; s++)
-        prefetch_record_ahead(record + s * span->apart, bytes, SUMS_AT_A_TIME / stripes * bytes);
+    uint32_t stripes = t.stripes < 4 ? span->stripes : 4;
+    for (uint32_t s = 0; t.stripes < 4 && s < stripes; s++)
+        prefetch_record_ahead(record + s * span->apart, bytes, 4 / stripes * bytes);
 }
 
 /* The dot products of the q4 records at `body`, in pairs of 16 bits, for the low and high eight
@@ -104,37 +105,29 @@ static ALWAYS_INLINE void dot_nibbles(const uint8_t *body, size_t apart,
     }
 }
 
-static ALWAYS_INLINE void add_span_q4(const struct span *span, float (*acc)[LANES], struct tile t)
+/* Adds group i of the columns times the records of a tile's stripes. */
+static ALWAYS_INLINE void add_records_q4(const uint8_t *record, size_t apart,
+                                         const struct column *column, uint32_t i, struct tile t,
+                                         float (*acc)[LANES])
 {
     const __m256i ones = _mm256_set1_epi16(1);
-    struct column column[SUMS_AT_A_TIME];
-    lanes sum[SUMS_AT_A_TIME];
-    for (uint32_t c = 0; c < t.cols; c++)
-        column[c] = column_at(span, c);
-    for (uint32_t k = 0; k < t.stripes * t.cols; k++)
-        sum[k] = lanes_load(acc[k]);
-    const uint8_t *record = span->record;
-    for (uint32_t i = 0; i < span->group_count; i++) {
-        __m256i pairs[SUMS_AT_A_TIME][2];
-        prefetch_stripes(span, record, vf_record_bytes(VF_QUANT_Q4), t.stripes);
-        dot_nibbles(record + SCALES_BYTES, span->apart, column, i, t, pairs);
+    __m256i pairs[SUMS_AT_A_TIME][2];
+    dot_nibbles(record + SCALES_BYTES, apart, column, i, t, pairs);
 #pragma GCC unroll 4
-        for (uint32_t s = 0; s < t.stripes; s++) {
-            lanes scale = lanes_load_f16(record + s * span->apart);
+    for (uint32_t s = 0; s < t.stripes; s++) {
+        lanes scale = lanes_load_f16(record + s * apart);
 #pragma GCC unroll 4
-            for (uint32_t c = 0; c < t.cols; c++) {
-                uint32_t k = s * t.cols + c;
-                __m256i bias = _mm256_slli_epi32(_mm256_set1_epi32(column[c].sum[i]), 3);
-                __m256i top = _mm256_sub_epi32(_mm256_madd_epi16(pairs[k][0], ones), bias);
-                __m256i bottom = _mm256_sub_epi32(_mm256_madd_epi16(pairs[k][1], ones), bias);
-                sum[k].lo = add_scaled(top, scale.lo, column[c].scale[i], sum[k].lo);
-                sum[k].hi = add_scaled(bottom, scale.hi, column[c].scale[i], sum[k].hi);
-            }
+        for (uint32_t c = 0; c < t.cols; c++) {
+            uint32_t k = s * t.cols + c;
+            __m256i bias = _mm256_slli_epi32(_mm256_set1_epi32(column[c].sum[i]), 3);
+            __m256i top = _mm256_sub_epi32(_mm256_madd_epi16(pairs[k][0], ones), bias);
+            __m256i bottom = _mm256_sub_epi32(_mm256_madd_epi16(pairs[k][1], ones), bias);
+            lanes sum = lanes_load(acc[k]);
+            sum.lo = add_scaled(top, scale.lo, column[c].scale[i], sum.lo);
+            sum.hi = add_scaled(bottom, scale.hi, column[c].scale[i], sum.hi);
+            lanes_store(acc[k], sum);
         }
-        record += vf_record_bytes(VF_QUANT_Q4);
     }
-    for (uint32_t k = 0; k < t.stripes * t.cols; k++)
-        lanes_store(acc[k], sum[k]);
 }
 
 /* Four bytes a lane of weights times codes, added up per lane. */
@@ -164,52 +157,62 @@ static ALWAYS_INLINE void add_record_q8(const uint8_t *record, const int8_t *q, 
     lanes_store(acc, sum);
 }
 
-static ALWAYS_INLINE void add_span_q8(const struct span *span, float (*acc)[LANES], struct tile t)
+static ALWAYS_INLINE void add_records_q8(const uint8_t *record, size_t apart,
+                                         const struct column *column, uint32_t i, struct tile t,
+                                         float (*acc)[LANES])
+{
+    for (uint32_t s = 0; s < t.stripes; s++)
+        for (uint32_t c = 0; c < t.cols; c++)
+            add_record_q8(record + s * apart, column[c].q + (size_t)i * VF_RECORD_COLS,
+                          column[c].scale[i], acc[s * t.cols + c]);
+}
+
+static ALWAYS_INLINE void add_int_span(enum vf_quant quant, const struct span *span,
+                                       float (*acc)[LANES], struct tile t)
 {
     struct column column[SUMS_AT_A_TIME];
     for (uint32_t c = 0; c < t.cols; c++)
         column[c] = column_at(span, c);
     const uint8_t *record = span->record;
     for (uint32_t i = 0; i < span->group_count; i++) {
-        prefetch_stripes(span, record, vf_record_bytes(VF_QUANT_Q8), t.stripes);
-        for (uint32_t s = 0; s < t.stripes; s++) {
-            for (uint32_t c = 0; c < t.cols; c++)
-                add_record_q8(record + s * span->apart, column[c].q + (size_t)i * VF_RECORD_COLS,
-                              column[c].scale[i], acc[s * t.cols + c]);
+        prefetch_stripes(span, record, vf_record_bytes(quant), t);
+        for (uint32_t s = 0; s < span->stripes; s += t.stripes) {
+            const uint8_t *first = record + s * span->apart;
+            if (quant == VF_QUANT_Q4)
+                add_records_q4(first, span->apart, column, i, t, acc + s * t.cols);
+            else
+                add_records_q8(first, span->apart, column, i, t, acc + s * t.cols);
         }
-        record += vf_record_bytes(VF_QUANT_Q8);
+        record += vf_record_bytes(quant);
     }
 }
 
-typedef void add_span_fn(const struct span *span, float (*acc)[LANES], struct tile t);
-
-/* Compiles it once for every tile that the walk makes. */
-static ALWAYS_INLINE void span_of(add_span_fn *fn, const struct span *span, float (*acc)[LANES])
+static ALWAYS_INLINE void span_of(enum vf_quant quant, const struct span *span, float (*acc)[LANES])
 {
-    if (span->stripes == 4)
-        fn(span, acc, (struct tile){4, 1});
-    else if (span->stripes == 2 && span->col_count == 1)
-        fn(span, acc, (struct tile){2, 1});
-    else if (span->stripes == 2)
-        fn(span, acc, (struct tile){2, 2});
+    if (span->col_count == 1 && span->stripes == 4)
+        add_int_span(quant, span, acc, (struct tile){4, 1});
+    else if (span->col_count == 1 && span->stripes == 2)
+        add_int_span(quant, span, acc, (struct tile){2, 1});
     else if (span->col_count == 1)
-        fn(span, acc, (struct tile){1, 1});
+        add_int_span(quant, span, acc, (struct tile){1, 1});
+    else if (span->col_count == 2 && span->stripes > 1)
+        add_int_span(quant, span, acc, (struct tile){2, 2});
     else if (span->col_count == 2)
-        fn(span, acc, (struct tile){1, 2});
+        add_int_span(quant, span, acc, (struct tile){1, 2});
     else if (span->col_count == 3)
-        fn(span, acc, (struct tile){1, 3});
+        add_int_span(quant, span, acc, (struct tile){1, 3});
     else
-        fn(span, acc, (struct tile){1, 4});
+        add_int_span(quant, span, acc, (struct tile){1, 4});
 }
 
 static void span_q4(const struct span *span, float (*acc)[LANES])
 {
-    span_of(add_span_q4, span, acc);
+    span_of(VF_QUANT_Q4, span, acc);
 }
 
 static void span_q8(const struct span *span, float (*acc)[LANES])
 {
-    span_of(add_span_q8, span, acc);
+    span_of(VF_QUANT_Q8, span, acc);
 }
 
 static void matmul_q4_q8(const struct vf_matrix *m, const struct vf_acts *acts, uint32_t rb_begin,
