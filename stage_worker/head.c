@@ -69,11 +69,9 @@ static float log_p(const struct readout *j, uint32_t flow, uint32_t v)
     return (logits_of(j, flow)[v] - j->row_max[flow]) - j->log_sum[flow];
 }
 
-/* log q: the mean of the auxiliary flows' probabilities. */
+/* log q: the mean of several auxiliary flows' probabilities. */
 static float log_q(const struct readout *j, uint32_t v)
 {
-    if (j->flows == 2)
-        return log_p(j, 1, v);
     float max = -INFINITY, sum = 0.0f;
     for (uint32_t f = 1; f < j->flows; f++)
         max = fmaxf(max, log_p(j, f, v));
@@ -97,42 +95,35 @@ static void chunk_squares(struct readout *j, uint32_t chunk)
     j->square_sum[chunk] = squares;
 }
 
-/* The larger and the smaller of the two terms of the mixture at v; a NaN is the smaller. */
-struct terms {
-    float larger, smaller;
-};
-static struct terms terms_of(const struct readout *j, uint32_t v)
+static void write_log_p(const struct readout *j, uint32_t flow, uint32_t chunk, float *out)
 {
-    float a = log_p(j, 0, v) + j->log_alpha, b = log_q(j, v) + j->log_rest;
-    return a > b ? (struct terms){a, b} : (struct terms){b, a};
+    j->ex->p.kernels->log_softmax(logits_of(j, flow) + (size_t)chunk * j->chunk, j->row_max[flow],
+                                  j->log_sum[flow], chunk_length(j, chunk), out);
 }
 
-/* log(exp(a) + exp(b)) = larger + log(1 + exp(smaller - larger)), with the exponentials of the
- * whole chunk at once. */
-static void mix_chunk(struct readout *j, uint32_t chunk)
+static void write_log_q(const struct readout *j, uint32_t chunk, float *out)
 {
-    uint32_t begin = chunk * j->chunk, n = chunk_length(j, chunk);
-    float *out = row_of(j, chunk);
-    for (uint32_t i = 0; i < n; i++) {
-        struct terms t = terms_of(j, begin + i);
-        out[i] = t.larger == -INFINITY ? -INFINITY : t.smaller - t.larger;
+    if (j->flows == 2) {
+        write_log_p(j, 1, chunk, out);
+        return;
     }
-    j->ex->p.kernels->exp_sum(out, 0.0f, n, out);
-    for (uint32_t i = 0; i < n; i++)
-        out[i] = terms_of(j, begin + i).larger + vf_logf(1.0f + out[i]);
+    for (uint32_t i = 0; i < chunk_length(j, chunk); i++)
+        out[i] = log_q(j, chunk * j->chunk + i);
 }
 
 static void chunk_write(struct readout *j, uint32_t chunk)
 {
-    bool auxiliary = j->flows > 1 && j->ex->config->flow_readout == VF_READOUT_AUXILIARY;
-    uint32_t begin = chunk * j->chunk, n = chunk_length(j, chunk);
-    float *out = row_of(j, chunk);
+    float *out = row_of(j, chunk), *logits = logits_of(j, 0) + (size_t)chunk * j->chunk;
     if (mixes(j) && j->log_alpha < 0.0f) {
-        mix_chunk(j, chunk);
-        return;
+        write_log_q(j, chunk, out);
+        write_log_p(j, 0, chunk, logits);
+        j->ex->p.kernels->log_add_exp(logits, j->log_alpha, out, j->log_rest,
+                                      chunk_length(j, chunk), out);
+    } else if (j->flows > 1 && j->ex->config->flow_readout == VF_READOUT_AUXILIARY) {
+        write_log_q(j, chunk, out);
+    } else {
+        write_log_p(j, 0, chunk, out);
     }
-    for (uint32_t i = 0; i < n; i++)
-        out[i] = auxiliary ? log_q(j, begin + i) : log_p(j, 0, begin + i);
 }
 
 /* ---- loops over chunks, of every flow or of the row ---- */

@@ -123,6 +123,13 @@ struct vf_kernels {
      * out = exp(x - max) with the sum returned. out may be x. */
     float (*max)(const float *x, uint32_t n);
     float (*exp_sum)(const float *x, float max, uint32_t n, float *out /* NULL: sum only */);
+    /* out = (x - max) - log_sum. out may be x. */
+    void (*log_softmax)(const float *x, float max, float log_sum, uint32_t n, float *out);
+    /* out = log(exp(a) + exp(b)), a = x + x_add, b = y + y_add: larger + log(1 + exp(smaller -
+     * larger)), where b is the larger if they're equal or one is a NaN; -infinity if both are. out
+     * may be x or y. */
+    void (*log_add_exp)(const float *x, float x_add, const float *y, float y_add, uint32_t n,
+                        float *out);
 
     void (*f32_to_f16)(const float *x, uint32_t n, uint16_t *out);
     void (*f16_to_f32)(const uint16_t *x, uint32_t n, float *out);

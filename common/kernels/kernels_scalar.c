@@ -297,6 +297,23 @@ static float exp_sum(const float *x, float max, uint32_t n, float *out)
     return fold_add(lane);
 }
 
+static void log_softmax(const float *x, float max, float log_sum, uint32_t n, float *out)
+{
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = (x[i] - max) - log_sum;
+}
+
+static void log_add_exp(const float *x, float x_add, const float *y, float y_add, uint32_t n,
+                        float *out)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        float a = x[i] + x_add, b = y[i] + y_add;
+        float larger = a > b ? a : b, smaller = a > b ? b : a;
+        float d = larger > -INFINITY ? smaller - larger : -INFINITY;
+        out[i] = larger + vf_math_log(1.0f + vf_math_exp(d));
+    }
+}
+
 static void f32_to_f16(const float *x, uint32_t n, uint16_t *out)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -404,6 +421,8 @@ void vf_kernels_fill_scalar(struct vf_kernels *table)
         .attention_block = attention_block,
         .max = max_of,
         .exp_sum = exp_sum,
+        .log_softmax = log_softmax,
+        .log_add_exp = log_add_exp,
         .f32_to_f16 = f32_to_f16,
         .f16_to_f32 = f16_to_f32,
     };

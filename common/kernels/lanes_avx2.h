@@ -161,6 +161,23 @@ static inline lanes lanes_add_exponent(lanes p, lanes t)
                    _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p.hi), hi))};
 }
 
+/* A float's bits less those of `low`, a positive one, as exponent and mantissa: returns the
+ * mantissa upon the bits of low, *exponent what is left as a number. x is positive and normal. */
+static inline __m256 split_exponent(__m256 x, __m256 low, __m256 *exponent)
+{
+    __m256i base = _mm256_castps_si256(low);
+    __m256i shifted = _mm256_sub_epi32(_mm256_castps_si256(x), base);
+    *exponent = _mm256_cvtepi32_ps(_mm256_srai_epi32(shifted, 23));
+    __m256i mantissa = _mm256_and_si256(shifted, _mm256_set1_epi32(0x7fffff));
+    return _mm256_castsi256_ps(_mm256_add_epi32(mantissa, base));
+}
+
+static inline lanes lanes_split_exponent(lanes x, lanes low, lanes *exponent)
+{
+    return (lanes){split_exponent(x.lo, low.lo, &exponent->lo),
+                   split_exponent(x.hi, low.hi, &exponent->hi)};
+}
+
 /* Lanes fold 8, 4, 2, 1. */
 static inline float lanes_fold_add(lanes v)
 {

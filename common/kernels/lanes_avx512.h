@@ -157,6 +157,17 @@ static inline lanes lanes_add_exponent(lanes p, lanes t)
     return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p), exponent));
 }
 
+/* A float's bits less those of `low`, a positive one, as exponent and mantissa: returns the
+ * mantissa upon the bits of low, *exponent what is left as a number. x is positive and normal. */
+static inline lanes lanes_split_exponent(lanes x, lanes low, lanes *exponent)
+{
+    __m512i base = _mm512_castps_si512(low);
+    __m512i shifted = _mm512_sub_epi32(_mm512_castps_si512(x), base);
+    *exponent = _mm512_cvtepi32_ps(_mm512_srai_epi32(shifted, 23));
+    __m512i mantissa = _mm512_and_si512(shifted, _mm512_set1_epi32(0x7fffff));
+    return _mm512_castsi512_ps(_mm512_add_epi32(mantissa, base));
+}
+
 static inline __m256i lanes_upper_half(__m512i v)
 {
     return _mm512_extracti64x4_epi64(v, 1);

@@ -31,6 +31,25 @@ static inline lanes lanes_exp(lanes x)
     return lanes_select(lanes_is_nan(x), x, y);
 }
 
+static inline lanes lanes_log(lanes x)
+{
+    lanes zero = lanes_zero(), infinity = lanes_set(INFINITY);
+    lanes_mask subnormal = lanes_less(x, lanes_set(0x1p-126f));
+    lanes m = lanes_select(subnormal, lanes_mul(x, lanes_set(0x1p23f)), x), e;
+    m = lanes_split_exponent(m, lanes_set(VF_SQRT_HALF), &e);
+    e = lanes_add(lanes_select(subnormal, lanes_set(-23.0f), zero), e);
+    lanes f = lanes_sub(m, lanes_set(1.0f));
+    lanes z = lanes_mul(f, f);
+    lanes y = lanes_mul(lanes_mul(lanes_poly(vf_log_poly, 9, f), f), z);
+    y = lanes_fma(e, lanes_set(VF_LN2_LOW), y);
+    y = lanes_fma(lanes_set(-0.5f), z, y);
+    y = lanes_fma(e, lanes_set(VF_LN2_HIGH), lanes_add(f, y));
+    y = lanes_select(lanes_less(x, infinity), y, infinity);
+    y = lanes_select(lanes_less(zero, x), y, lanes_negate(infinity)); /* zero */
+    y = lanes_select(lanes_less(x, zero), lanes_set(NAN), y);
+    return lanes_select(lanes_is_nan(x), x, y);
+}
+
 static inline lanes lanes_tanh(lanes x)
 {
     lanes one = lanes_set(1.0f);

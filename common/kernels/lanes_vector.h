@@ -203,6 +203,33 @@ static float exp_sum(const float *x, float max, uint32_t n, float *out)
     return lanes_fold_add(sum);
 }
 
+static void log_softmax(const float *x, float max, float log_sum, uint32_t n, float *out)
+{
+    lanes shift = lanes_set(max), norm = lanes_set(log_sum);
+    for (size_t i = 0; i < n; i += LANES) {
+        uint32_t count = lanes_left(n, i);
+        lanes v = lanes_load_part(x + i, count, 0.0f);
+        lanes_store_part(out + i, count, lanes_sub(lanes_sub(v, shift), norm));
+    }
+}
+
+static void log_add_exp(const float *x, float x_add, const float *y, float y_add, uint32_t n,
+                        float *out)
+{
+    lanes lowest = lanes_set(-INFINITY), one = lanes_set(1.0f);
+    for (size_t i = 0; i < n; i += LANES) {
+        uint32_t count = lanes_left(n, i);
+        lanes a = lanes_add(lanes_load_part(x + i, count, 0.0f), lanes_set(x_add));
+        lanes b = lanes_add(lanes_load_part(y + i, count, 0.0f), lanes_set(y_add));
+        lanes_mask first = lanes_less(b, a);
+        lanes larger = lanes_select(first, a, b);
+        lanes d = lanes_sub(lanes_select(first, b, a), larger);
+        d = lanes_select(lanes_less(lowest, larger), d, lowest);
+        lanes_store_part(out + i, count,
+                         lanes_add(larger, lanes_log(lanes_add(one, lanes_exp(d)))));
+    }
+}
+
 static void f32_to_f16(const float *x, uint32_t n, uint16_t *out)
 {
     for (size_t i = 0; i < n; i += LANES) {
@@ -232,6 +259,8 @@ static void fill_vector_kernels(struct vf_kernels *table)
     table->softcap = softcap;
     table->max = max_of;
     table->exp_sum = exp_sum;
+    table->log_softmax = log_softmax;
+    table->log_add_exp = log_add_exp;
     table->f32_to_f16 = f32_to_f16;
     table->f16_to_f32 = f16_to_f32;
 }

@@ -112,6 +112,19 @@ static float run_exp_sum_only(const struct vf_kernels *k, const struct inputs *i
     return k->exp_sum(in->a, in->parameter, in->n, NULL);
 }
 
+static float run_log_softmax(const struct vf_kernels *k, const struct inputs *in, float *out)
+{
+    k->log_softmax(in->a, in->parameter, 2.5f, in->n, out);
+    return 0.0f;
+}
+
+static float run_log_add_exp(const struct vf_kernels *k, const struct inputs *in, float *out)
+{
+    memcpy(out, in->b, in->n * sizeof(*out));
+    k->log_add_exp(in->a, in->parameter, out, -0.5f, in->n, out);
+    return 0.0f;
+}
+
 /* Halves go into the upper part of out, so that their end meets the guard page. */
 static float run_f32_to_f16(const struct vf_kernels *k, const struct inputs *in, float *out)
 {
@@ -148,6 +161,8 @@ static const struct {
     {"max", run_max},
     {"exp_sum", run_exp_sum},
     {"exp_sum without output", run_exp_sum_only},
+    {"log_softmax", run_log_softmax},
+    {"log_add_exp in place", run_log_add_exp},
     {"f32_to_f16", run_f32_to_f16},
     {"f16_to_f32", run_f16_to_f32},
 };
@@ -384,6 +399,12 @@ static void test_scalar_elementwise(const struct vf_kernels *k)
     k->act_mul(VF_ACT_SILU, x, y, 50, out);
     for (int i = 0; i < 50; i++)
         right &= close_to(out[i], (double)x[i] / (1 + exp(-(double)x[i])) * y[i], 4e-6);
+    k->log_softmax(x, 0.5f, 1.25f, 50, out);
+    for (int i = 0; i < 50; i++)
+        right &= close_to(out[i], (double)x[i] - 0.5 - 1.25, 1e-6);
+    k->log_add_exp(x, -0.5f, y, 0.25f, 50, out);
+    for (int i = 0; i < 50; i++)
+        right &= close_to(out[i], log(exp((double)x[i] - 0.5) + exp((double)y[i] + 0.25)), 4e-6);
     ok(right, "scalar element-by-element kernels");
 }
 
