@@ -15,6 +15,7 @@ enum vf_code vf_expert_bank_from_model(const struct vf_model_file *f, struct vf_
     if (config->expert_count == 0)
         return vf_err_set(err, VF_ERR_UNSUPPORTED, "%s: the model has no experts",
                           vf_model_file_path(f));
+    struct vf_expert_layout layout = vf_model_file_expert_layout(f);
     *out = (struct vf_expert_bank){
         .path = vf_model_file_path(f),
         .files = {vf_model_file_path(f)},
@@ -23,7 +24,8 @@ enum vf_code vf_expert_bank_from_model(const struct vf_model_file *f, struct vf_
         .file_bytes = vf_model_file_bytes(f),
         .layer_count = config->layer_count,
         .expert_count = config->expert_count,
-        .record_bytes = vf_model_file_expert_layout(f).bytes,
+        .record_bytes = layout.bytes,
+        .front_bytes = layout.down_offset,
         .extent = model_extent,
         .ctx = f,
     };

@@ -18,6 +18,7 @@ struct vf_expert_bank {
     uint64_t file_bytes;  /* of the model */
     uint32_t layer_count, expert_count; /* both at least 1 */
     uint64_t record_bytes;              /* of every expert, multiple of VF_EXPERT_ALIGN */
+    uint64_t front_bytes; /* of every record: gate and up, which come first; 0: nobody asks */
     /* O(1); layer < layer_count, expert < expert_count. */
     struct vf_expert_extent (*extent)(const void *ctx, uint32_t layer, uint32_t expert);
     const void *ctx;

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #define CACHE_MAGIC      0x3148434143584656ull /* "VFXCACH1" */
-#define CACHE_VERSION    3u
+#define CACHE_VERSION    4u
 #define DATA_ALIGN_SMALL 4096u
 #define DATA_ALIGN_LARGE (2u << 20) /* a huge page, when the data is larger than one */
 

@@ -2,7 +2,9 @@
  * and I/O workers (loaders) of a host.
  *
  * A slot goes free -> loading -> ready (or error) -> free. Readers pin a ready slot while they use
- * it. Loaders pick the slot for a new expert:
+ * it. While it is loading they may look at the part that its loader says has landed; each load has
+ * a number of its own, by which they find later whether the record is the one they looked at.
+ * Loaders pick the slot for a new expert:
  *   - a slot that is loading or pinned is never taken;
  *   - a slot whose expert was ordered and not used yet is protected: an order takes it only with an
  *     earlier deadline, a demand also with the same one if nobody waits for the expert. Protection
@@ -100,13 +102,14 @@ enum vf_code vf_expert_cache_order(struct vf_expert_cache *c, uint32_t process,
 /* Pins every ref that is ready: found[i] READY, data[i] set; a ref given twice is pinned twice. Of
  * the others, data[i] is NULL; those loading are marked as waited for, so that a failure is kept
  * for this process, those without a slot as ordered (the caller sends a demand); FAILED fills
- * failures[i]. Also tells the cache that the process has come to deadline, which may free what it
- * ordered for earlier: *starved as in unpin. */
+ * failures[i]. landed[i] has the number of a ready ref's load, and of a loading one whose front has
+ * landed that and where; zero for others; landed may be NULL. Also tells the cache that the process
+ * has come to deadline, which may free what it ordered for earlier: *starved as in unpin. */
 enum vf_code vf_expert_cache_pin(struct vf_expert_cache *c, uint32_t process,
                                  const struct vf_expert_ref *refs, uint32_t n, uint64_t deadline,
                                  enum vf_cache_found *found, const uint8_t **data,
-                                 struct vf_cache_failure *failures, uint32_t *starved,
-                                 struct vf_err *err);
+                                 struct vf_expert_front *landed, struct vf_cache_failure *failures,
+                                 uint32_t *starved, struct vf_err *err);
 /* Undoes pins: data[i] as vf_expert_cache_pin gave it, NULL is skipped. *starved has bit w set when
  * I/O worker w has an order waiting for a slot: the caller sends it a message. */
 enum vf_code vf_expert_cache_unpin(struct vf_expert_cache *c, uint32_t process,
@@ -116,8 +119,9 @@ enum vf_code vf_expert_cache_unpin(struct vf_expert_cache *c, uint32_t process,
 enum vf_code vf_expert_cache_release_process(struct vf_expert_cache *c, uint32_t process,
                                              struct vf_err *err);
 
-/* To wait for "some slot became ready or failed": take the count, look (pin), then wait for the
- * count to move on. VF_OK also without a reason, VF_ERR_TIMEOUT after deadline_ns. */
+/* To wait for "some slot became ready or failed, or a front that somebody waits for has landed":
+ * take the count, look (pin), then wait for the count to move on. VF_OK also without a reason,
+ * VF_ERR_TIMEOUT after deadline_ns. */
 uint32_t vf_expert_cache_event_count(const struct vf_expert_cache *c);
 enum vf_code vf_expert_cache_wait(struct vf_expert_cache *c, uint32_t event_count,
                                   uint64_t deadline_ns);
@@ -144,6 +148,10 @@ enum vf_cache_begin {
 enum vf_code vf_expert_cache_begin(struct vf_expert_cache *c, uint32_t io_worker,
                                    const struct vf_cache_order *order, enum vf_cache_begin *result,
                                    uint32_t *slot, struct vf_err *err);
+/* The front of the record that the slot is loading has landed and stays. Wakes the waiters if
+ * somebody waits for this one. */
+enum vf_code vf_expert_cache_mark_front(struct vf_expert_cache *c, uint32_t io_worker,
+                                        uint32_t slot, struct vf_err *err);
 /* failure NULL: the slot is ready. Else it becomes failed if somebody waits for it, or free. Wakes
  * the waiters. *starved: as in unpin, other I/O workers to tell. */
 enum vf_code vf_expert_cache_finish(struct vf_expert_cache *c, uint32_t io_worker, uint32_t slot,
@@ -212,6 +220,7 @@ struct vf_cache_slot_view { /* for tests and diagnosis */
     struct vf_expert_ref ref;
     uint32_t pin_count;
     bool is_protected, is_speculative;
+    bool front_landed; /* LOADING */
     uint64_t deadline;
 };
 enum vf_code vf_expert_cache_view(struct vf_expert_cache *c, uint32_t slot,

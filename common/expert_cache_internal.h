@@ -44,10 +44,11 @@ struct cache_header {
     uint64_t keys_offset, slots_offset, pins_offset, data_offset, total_bytes;
     uint64_t lists_offset, policy_offset;
     _Alignas(64) pthread_mutex_t mutex;
-    _Alignas(64) _Atomic uint32_t event_count; /* futex; release by finish, acquire by waiters */
+    _Alignas(64) _Atomic uint32_t event_count; /* futex; release by loaders, acquire by waiters */
     _Alignas(64) uint32_t starved; /* bit w: I/O worker w has an order without slot; this and what
                                       follows under the mutex */
     uint32_t free_count, protected_count, due_count; /* of the lists */
+    uint64_t loads;                                  /* begun; the number of the latest */
     /* Written under the mutex, read without. */
     _Atomic uint64_t prefetched_used, prefetched_wasted, guessed_used, guessed_wasted;
     struct cache_process processes[VF_CACHE_PROCESSES_MAX];
@@ -80,6 +81,8 @@ struct cache_slot {
     uint32_t list;           /* which one it stands in, and where */
     uint32_t place, due_place;
     uint32_t listed_key;
+    uint32_t front_landed; /* LOADING: readers may look at the front */
+    uint64_t load;         /* number of its latest load */
 };
 
 _Static_assert(sizeof(struct cache_key) == 8, "the key table is fixed-width");

@@ -198,6 +198,7 @@ void cache_set_free(struct vf_expert_cache *c, struct cache_slot *s, uint64_t us
     s->is_speculative = 0;
     s->wanted = 0;
     s->prefetched = 0;
+    s->front_landed = 0;
     s->since_ns = usable_from_ns;
     cache_land(c, s);
     cache_file_slot(c, s);

@@ -198,9 +198,10 @@ enum vf_code vf_expert_cache_order(struct vf_expert_cache *c, uint32_t process,
 
 static enum vf_cache_found pin_one(struct vf_expert_cache *c, uint32_t process, uint32_t key,
                                    uint64_t deadline, const uint8_t **data,
-                                   struct vf_cache_failure *failure)
+                                   struct vf_expert_front *landed, struct vf_cache_failure *failure)
 {
     *data = NULL;
+    *landed = (struct vf_expert_front){0};
     struct cache_slot *s = cache_find_slot(c, key);
     if (!s) {
         enum vf_cache_found found = c->keys[key].ordered ? VF_CACHE_ORDERED : VF_CACHE_MISSING;
@@ -210,6 +211,9 @@ static enum vf_cache_found pin_one(struct vf_expert_cache *c, uint32_t process, 
     if (s->state == VF_SLOT_LOADING) {
         s->wanted = 1;
         protect(c, s, process, deadline);
+        if (s->front_landed)
+            *landed = (struct vf_expert_front){vf_expert_cache_slot_data(c, cache_slot_index(c, s)),
+                                               s->load};
         return VF_CACHE_LOADING;
     }
     if (s->state == VF_SLOT_ERROR) {
@@ -231,15 +235,17 @@ static enum vf_cache_found pin_one(struct vf_expert_cache *c, uint32_t process, 
     s->prefetched = 0;
     cache_file_slot(c, s);
     *data = vf_expert_cache_slot_data(c, cache_slot_index(c, s));
+    landed->load = s->load;
     return VF_CACHE_READY;
 }
 
 enum vf_code vf_expert_cache_pin(struct vf_expert_cache *c, uint32_t process,
                                  const struct vf_expert_ref *refs, uint32_t n, uint64_t deadline,
                                  enum vf_cache_found *found, const uint8_t **data,
-                                 struct vf_cache_failure *failures, uint32_t *starved,
-                                 struct vf_err *err)
+                                 struct vf_expert_front *landed, struct vf_cache_failure *failures,
+                                 uint32_t *starved, struct vf_err *err)
 {
+    struct vf_expert_front ignored;
     *starved = 0;
     VF_ASSERT(process < VF_CACHE_PROCESSES_MAX);
     enum vf_code code = lock_table(c, err);
@@ -249,7 +255,8 @@ enum vf_code vf_expert_cache_pin(struct vf_expert_cache *c, uint32_t process,
         *starved = c->h->starved;
     c->h->processes[process].reached = deadline;
     for (uint32_t i = 0; i < n; i++)
-        found[i] = pin_one(c, process, key_of(c, refs[i]), deadline, &data[i], &failures[i]);
+        found[i] = pin_one(c, process, key_of(c, refs[i]), deadline, &data[i],
+                           landed ? &landed[i] : &ignored, &failures[i]);
     unlock_table(c);
     return VF_OK;
 }
@@ -314,6 +321,8 @@ static void announce_event(struct vf_expert_cache *c)
 static void start_loading(struct vf_expert_cache *c, struct cache_slot *s, uint32_t io_worker,
                           uint32_t key, const struct vf_cache_order *order)
 {
+    s->load = ++c->h->loads;
+    s->front_landed = 0;
     s->key = key;
     s->loader = io_worker;
     s->wanted = order->demand;
@@ -397,6 +406,36 @@ enum vf_code vf_expert_cache_begin(struct vf_expert_cache *c, uint32_t io_worker
     return VF_OK;
 }
 
+static bool is_loading(const struct cache_slot *s, uint32_t io_worker)
+{
+    return s->state == VF_SLOT_LOADING && s->loader == io_worker;
+}
+
+static enum vf_code report_stranger(uint32_t slot, uint32_t io_worker, struct vf_err *err)
+{
+    return vf_err_set(err, VF_ERR_INTERNAL,
+                      "expert cache: slot %u isn't being loaded by I/O worker %u", slot, io_worker);
+}
+
+enum vf_code vf_expert_cache_mark_front(struct vf_expert_cache *c, uint32_t io_worker,
+                                        uint32_t slot, struct vf_err *err)
+{
+    VF_ASSERT(io_worker < c->g.io_worker_count && slot < c->g.slot_count);
+    enum vf_code code = lock_table(c, err);
+    if (code != VF_OK)
+        return code;
+    struct cache_slot *s = &c->slots[slot];
+    bool waited = s->wanted;
+    if (is_loading(s, io_worker))
+        s->front_landed = 1;
+    else
+        code = report_stranger(slot, io_worker, err);
+    unlock_table(c);
+    if (code == VF_OK && waited)
+        announce_event(c);
+    return code;
+}
+
 static void settle(struct vf_expert_cache *c, struct cache_slot *s,
                    const struct vf_cache_failure *failure)
 {
@@ -426,12 +465,10 @@ enum vf_code vf_expert_cache_finish(struct vf_expert_cache *c, uint32_t io_worke
     if (code != VF_OK)
         return code;
     struct cache_slot *s = &c->slots[slot];
-    if (s->state == VF_SLOT_LOADING && s->loader == io_worker)
+    if (is_loading(s, io_worker))
         settle(c, s, failure);
     else
-        code = vf_err_set(err, VF_ERR_INTERNAL,
-                          "expert cache: slot %u isn't being loaded by I/O worker %u", slot,
-                          io_worker);
+        code = report_stranger(slot, io_worker, err);
     *starved = c->h->starved & ~(1u << io_worker);
     unlock_table(c);
     announce_event(c);
@@ -450,7 +487,7 @@ enum vf_code vf_expert_cache_abandon(struct vf_expert_cache *c, uint32_t io_work
         return code;
     struct cache_slot *s = &c->slots[slot];
     uint32_t others_starved = c->h->starved & ~(1u << io_worker);
-    if (s->state == VF_SLOT_LOADING && s->loader == io_worker && s->is_speculative && !s->wanted &&
+    if (is_loading(s, io_worker) && s->is_speculative && !s->wanted &&
         (!if_late || others_starved ||
          (s->ordered_by < VF_CACHE_PROCESSES_MAX &&
           c->h->processes[s->ordered_by].reached >= s->deadline))) {
@@ -511,6 +548,7 @@ enum vf_code vf_expert_cache_view(struct vf_expert_cache *c, uint32_t slot,
         out->ref = (struct vf_expert_ref){s->key / c->g.expert_count, s->key % c->g.expert_count};
         out->is_protected = cache_is_protected(c, s);
         out->is_speculative = s->is_speculative;
+        out->front_landed = s->state == VF_SLOT_LOADING && s->front_landed;
         out->deadline = s->deadline;
     }
     unlock_table(c);

@@ -288,7 +288,7 @@ static enum vf_code look_at_chunk(struct stream_source *s, const struct vf_exper
     struct vf_expert_ref missing[CHUNK];
     uint32_t count = 0, starved;
     enum vf_code code = vf_expert_cache_pin(s->cache, s->process, refs, n, deadline, found, got,
-                                            failures, &starved, err);
+                                            NULL, failures, &starved, err);
     if (code != VF_OK)
         return code;
     for (uint32_t i = 0; i < n; i++) {

@@ -35,6 +35,7 @@ struct load {
     uint32_t hashed;     /* pieces of the front that are in the hash */
     uint32_t in_flight;
     uint64_t landed; /* bit i: piece i is there */
+    bool front_told;
     uint64_t started_ns;
     bool retried, failed;
     int failed_errno; /* failed; 0: the file ended */
@@ -57,6 +58,7 @@ struct vf_loads {
     struct vf_orders *orders;
     uint32_t index, depth;
     uint64_t piece_bytes;
+    uint64_t front; /* pieces with gate and up, as in landed; 0: not told */
     bool own_drive;
     struct load *loads; /* [load_count] */
     uint32_t load_count, active, active_guesses;
@@ -131,6 +133,21 @@ static enum vf_code end_whole(struct vf_loads *l, struct load *load, struct vf_e
         return finish_load(l, load, NULL, err);
     struct vf_cache_failure failure = {.code = VF_ERR_CORRUPT, .xxh3_found = found};
     return finish_load(l, load, &failure, err);
+}
+
+/* Marks the fronts that have landed, before anything is hashed: the readers compute meanwhile. */
+static enum vf_code tell_fronts(struct vf_loads *l, struct vf_err *err)
+{
+    enum vf_code code = VF_OK;
+    for (uint32_t i = 0; i < l->load_count && l->front && code == VF_OK; i++) {
+        struct load *load = &l->loads[i];
+        if (!load->active || load->failed || load->front_told ||
+            (load->landed & l->front) != l->front)
+            continue;
+        load->front_told = true;
+        code = vf_expert_cache_mark_front(l->cache, l->index, load->slot, err);
+    }
+    return code;
 }
 
 static void hash_front(struct vf_loads *l, struct load *load)
@@ -438,6 +455,8 @@ enum vf_code vf_loads_turn(struct vf_loads *l, uint32_t *starved, struct vf_err 
         code = start_reads(l, err);
     bool ended = false;
     if (code == VF_OK)
+        code = tell_fronts(l, err);
+    if (code == VF_OK)
         code = hash_landed(l, &ended, err);
     if (code == VF_OK && ended)
         code = start_reads(l, err);
@@ -514,6 +533,23 @@ static enum vf_code allocate(struct vf_loads *l, struct vf_err *err)
     return vf_orders_create(l->bank.layer_count, l->bank.expert_count, &l->orders, err);
 }
 
+/* Into pieces of about so many bytes, of which some are the front and no more. */
+static void cut_records(struct vf_loads *l, uint64_t bytes)
+{
+    uint64_t record = l->bank.record_bytes, front = l->bank.front_bytes;
+    bytes = vf_max_u64(bytes, vf_div_up(record, VF_IO_PIECES_MAX));
+    l->piece_bytes = vf_round_up(bytes, VF_READ_ALIGN);
+    if (front == 0 || front >= record || record <= l->piece_bytes)
+        return;
+    uint64_t count = vf_div_up(front, l->piece_bytes);
+    uint64_t fitting = vf_round_up(vf_div_up(front, count), VF_READ_ALIGN);
+    if (vf_div_up(record, fitting) <= VF_IO_PIECES_MAX)
+        l->piece_bytes = fitting;
+    count = vf_div_up(front, l->piece_bytes);
+    if (count < vf_div_up(record, l->piece_bytes))
+        l->front = (1ull << count) - 1;
+}
+
 enum vf_code vf_loads_create(const struct vf_loads_params *params, struct vf_loads **out,
                              struct vf_err *err)
 {
@@ -530,9 +566,7 @@ enum vf_code vf_loads_create(const struct vf_loads_params *params, struct vf_loa
     /* Stripes whose number the workers divide are read by one worker each. */
     l->own_drive = l->bank.file_count > 1 &&
                    l->bank.file_count % vf_expert_cache_geometry(l->cache)->io_worker_count == 0;
-    uint64_t piece = params->piece_bytes ? params->piece_bytes : VF_IO_PIECE_DEFAULT;
-    uint64_t least = vf_div_up(l->bank.record_bytes, VF_IO_PIECES_MAX);
-    l->piece_bytes = vf_round_up(vf_max_u64(piece, least), VF_READ_ALIGN);
+    cut_records(l, params->piece_bytes ? params->piece_bytes : VF_IO_PIECE_DEFAULT);
     enum vf_code code = allocate(l, err);
     if (code == VF_OK)
         code = open_engine(l, params, err);

@@ -4,7 +4,8 @@
  * and the most urgent record's piece is always the next: a demand that comes while a prefetch is
  * being read waits for the pieces in flight, not for the record. Pieces are hashed in their order
  * while later ones are read, so that a record is announced as soon as its last piece has landed and
- * its checksum is right. A piece that fails is read once more, once a record.
+ * its checksum is right; its front, a whole number of pieces, is marked in the cache before that,
+ * as soon as it has landed. A piece that fails is read once more, once a record.
  *
  * Speculative records are begun, and go on, only while nothing else is queued or in flight, here
  * and at the other I/O workers of the same drive; at most half of depth is theirs, and one whose
@@ -29,7 +30,8 @@ struct vf_loads_params {
     uint32_t index;                    /* of this I/O worker */
     uint32_t depth;                    /* pieces in flight, 1..VF_READ_DEPTH_MAX */
     uint64_t piece_bytes;              /* 0: the default; larger where a record would have more than
-                                          VF_IO_PIECES_MAX */
+                                          VF_IO_PIECES_MAX, else smaller so that one ends with the
+                                          front */
     uint64_t throttle_bytes;           /* a second; 0: none */
     bool buffered, no_uring;
 };

@@ -206,6 +206,7 @@ static inline struct vf_cache_geometry test_geometry(const struct test_bank *t, 
 
 struct io_options {
     uint32_t index, depth;
+    uint64_t piece_bytes;
     bool buffered, no_uring;
     bool limit_memlock; /* to memlock bytes, without the capability to ignore it */
     uint64_t memlock;
@@ -252,6 +253,7 @@ static inline pid_t start_io(const struct vf_run_dir *rd, const struct test_bank
         .index = o.index,
         .epoch = TEST_EPOCH,
         .depth = o.depth,
+        .piece_bytes = o.piece_bytes,
         .buffered = o.buffered,
         .no_uring = o.no_uring,
     };

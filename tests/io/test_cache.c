@@ -70,9 +70,24 @@ static enum vf_cache_found pin(struct vf_expert_cache *c, uint32_t process, uint
     enum vf_cache_found found;
     struct vf_cache_failure failure;
     uint32_t starved;
-    MUST(vf_expert_cache_pin(c, process, &r, 1, deadline, &found, data, &failure, &starved,
+    MUST(vf_expert_cache_pin(c, process, &r, 1, deadline, &found, data, NULL, &failure, &starved,
                              &must_err));
     return found;
+}
+
+/* What pin tells of an expert's load; the pin is given back. */
+static struct vf_expert_front landed(struct vf_expert_cache *c, uint32_t key, uint64_t deadline)
+{
+    struct vf_expert_ref r = ref(key);
+    enum vf_cache_found found;
+    struct vf_cache_failure failure;
+    struct vf_expert_front front = {NULL, 99};
+    const uint8_t *data;
+    uint32_t starved;
+    MUST(vf_expert_cache_pin(c, 0, &r, 1, deadline, &found, &data, &front, &failure, &starved,
+                             &must_err));
+    MUST(vf_expert_cache_unpin(c, 0, &data, 1, &starved, &must_err));
+    return front;
 }
 
 static uint32_t unpin(struct vf_expert_cache *c, uint32_t process, const uint8_t *data)
@@ -102,6 +117,55 @@ static bool holds(struct vf_expert_cache *c, uint32_t key)
             return true;
     }
     return false;
+}
+
+/* ---- fronts --------------------------------------------------------------------------------- */
+
+static bool is_none(struct vf_expert_front f)
+{
+    return !f.data && f.load == 0;
+}
+
+static void test_fronts(void)
+{
+    struct vf_expert_cache *c = make_cache(3, 1);
+    struct vf_expert_front first, second, whole;
+    struct vf_err err = {0};
+    uint32_t slot, starved;
+    ok(is_none(landed(c, 0, 1)), "what isn't there has no front");
+    begin(c, 0, 1, true, &slot);
+    ok(is_none(landed(c, 0, 1)), "nor what is loading");
+    MUST(vf_expert_cache_mark_front(c, 0, slot, &must_err));
+    first = landed(c, 0, 1);
+    ok(first.data == vf_expert_cache_slot_data(c, slot) && first.load != 0,
+       "until its loader says that it has landed");
+    finish(c, 0, slot);
+    whole = landed(c, 0, 1);
+    ok(!whole.data && whole.load == first.load, "the record that follows is of the same load");
+    ok(vf_expert_cache_mark_front(c, 0, slot, &err) == VF_ERR_INTERNAL,
+       "a front of what isn't loading is refused: %s", err.text);
+
+    begin(c, 1, 1, true, &slot);
+    MUST(vf_expert_cache_mark_front(c, 0, slot, &must_err));
+    first = landed(c, 1, 1);
+    MUST(vf_expert_cache_release_io(c, 0, &must_err));
+    ok(first.data && is_none(landed(c, 1, 1)), "a front goes with its load");
+    begin(c, 1, 1, true, &slot);
+    ok(is_none(landed(c, 1, 1)), "the next load has none yet");
+    MUST(vf_expert_cache_mark_front(c, 0, slot, &must_err));
+    second = landed(c, 1, 1);
+    finish(c, 1, slot);
+    whole = landed(c, 1, 1);
+    ok(second.data && first.load != second.load && whole.load == second.load,
+       "and another number, which is the record's");
+
+    struct vf_cache_failure failure = {.code = VF_ERR_CORRUPT};
+    begin(c, 2, 1, false, &slot);
+    MUST(vf_expert_cache_mark_front(c, 0, slot, &must_err));
+    MUST(vf_expert_cache_finish(c, 0, slot, &failure, &starved, &must_err));
+    begin(c, 3, 1, false, &slot);
+    ok(is_none(landed(c, 2, 1)) && is_none(landed(c, 3, 1)), "a failed load leaves none behind");
+    drop_cache(c);
 }
 
 /* ---- who may take which slot ---------------------------------------------------------------- */
@@ -297,7 +361,7 @@ static void test_failures(void)
     begin(c, 3, 5, false, &slot);
     ok(pin(c, 1, 3, 5, &data) == VF_CACHE_LOADING, "now somebody waits");
     MUST(vf_expert_cache_finish(c, 0, slot, &failure, &starved, &must_err));
-    MUST(vf_expert_cache_pin(c, 1, &r, 1, 5, &found, &data, &seen, &starved, &must_err));
+    MUST(vf_expert_cache_pin(c, 1, &r, 1, 5, &found, &data, NULL, &seen, &starved, &must_err));
     ok(found == VF_CACHE_FAILED && seen.code == VF_ERR_IO && seen.sys_errno == EIO && !data,
        "who waited is told");
     ok(pin(c, 1, 3, 5, &data) == VF_CACHE_MISSING, "once; then it may be ordered again");
@@ -536,10 +600,11 @@ static void test_broken_tables(void)
 
 int main(void)
 {
-    plan(73);
+    plan(73 + 9);
     make_test_base();
     vf_log_init("test", VF_LOG_WARN);
     MUST(vf_run_dir_create(&rd, &must_err));
+    test_fronts();
     test_never_taken();
     test_protection();
     test_batch();

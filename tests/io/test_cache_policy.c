@@ -89,8 +89,8 @@ static uint32_t step(struct vf_expert_cache *c, uint32_t layer, const uint16_t *
         if (found[i] != VF_CACHE_READY)
             load(c, refs[i], deadline, false, false);
     }
-    MUST(
-        vf_expert_cache_pin(c, 0, refs, TOP, deadline, found, data, failures, &starved, &must_err));
+    MUST(vf_expert_cache_pin(c, 0, refs, TOP, deadline, found, data, NULL, failures, &starved,
+                             &must_err));
     for (uint32_t i = 0; i < TOP; i++)
         if (found[i] != VF_CACHE_READY)
             DIE("layer %u, expert %u isn't there", layer, set[i]);
@@ -137,7 +137,8 @@ static enum vf_cache_found pin(struct vf_expert_cache *c, uint32_t expert, uint6
     enum vf_cache_found found;
     struct vf_cache_failure failure;
     uint32_t starved;
-    MUST(vf_expert_cache_pin(c, 0, &ref, 1, deadline, &found, data, &failure, &starved, &must_err));
+    MUST(vf_expert_cache_pin(c, 0, &ref, 1, deadline, &found, data, NULL, &failure, &starved,
+                             &must_err));
     return found;
 }
 

@@ -11,6 +11,7 @@ enum { LAYERS = 2, EXPERTS = 6, PIECES = 8, RECORD = PIECES * 4096, SLOTS = 6 };
 
 static struct test_bank bank;
 static bool no_uring;
+static uint64_t piece_bytes = 4096;
 
 struct rig {
     struct vf_run_dir *rd;
@@ -27,7 +28,7 @@ static struct rig open_rig(uint32_t slots, uint32_t io_workers, uint32_t depth)
     struct vf_loads_params p = {.cache = r.c,
                                 .bank = &bank.bank,
                                 .depth = depth,
-                                .piece_bytes = 4096,
+                                .piece_bytes = piece_bytes,
                                 .no_uring = no_uring};
     MUST(vf_loads_create(&p, &r.l, &must_err));
     return r;
@@ -109,7 +110,7 @@ static void reach(struct rig *r, uint64_t deadline)
     const uint8_t *data;
     struct vf_cache_failure failure;
     uint32_t starved;
-    MUST(vf_expert_cache_pin(r->c, 0, &other, 1, deadline, &found, &data, &failure, &starved,
+    MUST(vf_expert_cache_pin(r->c, 0, &other, 1, deadline, &found, &data, NULL, &failure, &starved,
                              &must_err));
 }
 
@@ -150,6 +151,52 @@ static void test_urgency(void)
        "a prefetch that is wanted meanwhile becomes a demand");
     ok(turn_until_ready(&r, 3) && is_right(&r, 3), "what had to wait isn't forgotten");
     close_rig(&r);
+}
+
+/* Turns until the front has landed; tells how many events there were until then, -1 if the record
+ * was there first. The record must come right afterwards. */
+static int events_until_front(struct rig *r, uint32_t expert, uint64_t front_bytes)
+{
+    uint32_t slot, before = vf_expert_cache_event_count(r->c);
+    struct vf_cache_slot_view v = view(r, expert, &slot);
+    for (int i = 0; i < 4000 && !v.front_landed && v.state != VF_SLOT_READY; i++) {
+        wait_turn(r);
+        v = view(r, expert, &slot);
+    }
+    int events = (int)(vf_expert_cache_event_count(r->c) - before);
+    bool right = v.state == VF_SLOT_LOADING && v.front_landed &&
+                 record_is(vf_expert_cache_slot_data(r->c, slot), 0, expert, front_bytes);
+    bool ready = turn_until_ready(r, expert) && is_right(r, expert);
+    return right && ready && !view(r, expert, NULL).front_landed ? events : -1;
+}
+
+/* One piece in flight: the front is there some turns before the rest. */
+static void test_fronts(void)
+{
+    bank.bank.front_bytes = 5 * 4096 - 64;
+    struct rig r = open_rig(SLOTS, 1, 1);
+    order(&r, 0, 1, DEMAND);
+    ok(events_until_front(&r, 0, 5 * 4096) == 1, "a front that somebody waits for is an event");
+    order(&r, 1, 2, SCHEDULED);
+    ok(events_until_front(&r, 1, 5 * 4096) == 0, "another one is marked without");
+    close_rig(&r);
+    piece_bytes = 4 * 4096; /* two in the record, were it not for the front: three, two of it */
+    r = open_rig(SLOTS, 1, 1);
+    order(&r, 2, 3, DEMAND);
+    ok(events_until_front(&r, 2, 6 * 4096) == 1, "pieces are cut so that one ends with the front");
+    close_rig(&r);
+    piece_bytes = RECORD;
+    r = open_rig(SLOTS, 1, 1);
+    order(&r, 3, 4, DEMAND);
+    ok(events_until_front(&r, 3, 0) == -1 && is_right(&r, 3), "a record of one piece has no front");
+    close_rig(&r);
+    piece_bytes = 4096;
+    bank.bank.front_bytes = RECORD - 64;
+    r = open_rig(SLOTS, 1, 1);
+    order(&r, 4, 5, DEMAND);
+    ok(events_until_front(&r, 4, 0) == -1 && is_right(&r, 4), "nor one whose front is all of it");
+    close_rig(&r);
+    bank.bank.front_bytes = 0;
 }
 
 static void test_guesses(void)
@@ -326,7 +373,7 @@ static void test_probe(void)
 
 int main(void)
 {
-    plan(2 * (3 + 4 + 8 + 3 + 1 + 4 + 2) + 4);
+    plan(2 * (3 + 4 + 5 + 8 + 3 + 1 + 4 + 2) + 4);
     make_test_base();
     make_test_bank(&bank, LAYERS, EXPERTS, RECORD);
     for (int i = 0; i < 2; i++) {
@@ -335,6 +382,7 @@ int main(void)
         test_pieces(3);
         test_pieces(32);
         test_urgency();
+        test_fronts();
         test_guesses();
         test_guesses_and_slots();
         test_guess_in_the_way();
