@@ -28,9 +28,9 @@ static void recording_fetch(struct vf_expert_source *s, const struct vf_expert_r
 
 static enum vf_code recording_acquire(struct vf_expert_source *s, const struct vf_expert_ref *refs,
                                       uint32_t n, uint64_t deadline, const uint8_t **got,
-                                      struct vf_err *err)
+                                      struct vf_expert_front *fronts, struct vf_err *err)
 {
-    return inner_of(s)->ops->acquire(inner_of(s), refs, n, deadline, got, err);
+    return inner_of(s)->ops->acquire(inner_of(s), refs, n, deadline, got, fronts, err);
 }
 
 static void recording_release(struct vf_expert_source *s, const struct vf_expert_ref *refs,

@@ -29,6 +29,7 @@ struct vf_expert_stats {
     uint64_t hits;       /* of these, ready at once */
     uint64_t late;       /* ordered earlier, but still loading when wanted */
     uint64_t demand;     /* not ordered or evicted: read on demand */
+    uint64_t early;      /* of late and demand, got after their front was taken */
     uint64_t bytes_read; /* by the I/O workers, for this source */
     uint64_t stall_ns;   /* time acquire waited */
 };
@@ -46,11 +47,16 @@ struct vf_expert_source_ops {
      * nothing. */
     void (*fetch)(struct vf_expert_source *s, const struct vf_expert_ref *refs, uint32_t n,
                   uint64_t deadline, enum vf_fetch_urgency urgency);
-    /* Pins at least one of refs[0..n) (n >= 1) and as many more as are ready, waiting if none
-     * is. got[i] is the mapped record or NULL. Everything missing is ordered as demand. Fails
-     * with VF_ERR_IO naming layer, expert, file and offset, VF_ERR_PEER_LOST, VF_ERR_TIMEOUT. */
+    /* Pins whatever of refs[0..n) (n >= 1) is ready and tells whose front has landed, waiting until
+     * there is one of either. got[i] is the mapped record or NULL. fronts[i], zero in the first
+     * call for an expert, is kept by the caller: for one that isn't got, data is set where the
+     * front of a load has landed that wasn't told before; for one that is got, load stays if it is
+     * the record's and becomes 0 if the record was read again. fronts NULL: only what is ready
+     * counts. Everything missing is ordered as demand. Fails with VF_ERR_IO naming layer, expert,
+     * file and offset, VF_ERR_PEER_LOST, VF_ERR_TIMEOUT. */
     enum vf_code (*acquire)(struct vf_expert_source *s, const struct vf_expert_ref *refs,
-                            uint32_t n, uint64_t deadline, const uint8_t **got, struct vf_err *err);
+                            uint32_t n, uint64_t deadline, const uint8_t **got,
+                            struct vf_expert_front *fronts, struct vf_err *err);
     /* Unpins every refs[i] with got[i] != NULL. */
     void (*release)(struct vf_expert_source *s, const struct vf_expert_ref *refs, uint32_t n,
                     const uint8_t *const *got);

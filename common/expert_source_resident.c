@@ -33,9 +33,10 @@ static enum vf_code take_one(struct resident_source *s, struct vf_expert_ref ref
 
 static enum vf_code resident_acquire(struct vf_expert_source *base,
                                      const struct vf_expert_ref *refs, uint32_t n,
-                                     uint64_t deadline, const uint8_t **got, struct vf_err *err)
+                                     uint64_t deadline, const uint8_t **got,
+                                     struct vf_expert_front *fronts, struct vf_err *err)
 {
-    (void)deadline;
+    (void)deadline, (void)fronts;
     struct resident_source *s = (struct resident_source *)base;
     for (uint32_t i = 0; i < n; i++)
         got[i] = NULL;

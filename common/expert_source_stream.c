@@ -1,7 +1,8 @@
 /* The stream source: what is in the cache is pinned, what isn't is ordered from the I/O workers.
  *
  * acquire looks (pin), orders what it misses, and sleeps on the cache's event count until something
- * it wants is there. The event count is read before looking, so nothing can slip in between.
+ * it wants is there, or its front. The event count is read before looking, so nothing can slip in
+ * between.
  */
 #include "common/expert_source_stream.h"
 
@@ -278,21 +279,41 @@ static void count_first_look(struct stream_source *s, struct vf_expert_ref ref, 
         s->stats.late++;
 }
 
+/* Whether the caller has something new to work on: the expert, or a front not told before. */
+static bool take_front(struct stream_source *s, const uint8_t *got, struct vf_expert_front landed,
+                       struct vf_expert_front *front)
+{
+    bool is_known = landed.load == front->load;
+    if (got) {
+        s->stats.early += front->load && is_known;
+        *front = (struct vf_expert_front){NULL, is_known ? front->load : 0};
+        return true;
+    }
+    if (landed.data && !is_known) {
+        *front = landed;
+        return true;
+    }
+    front->data = NULL;
+    return false;
+}
+
 /* One look at at most CHUNK refs: pins what is ready, orders what isn't anywhere. */
 static enum vf_code look_at_chunk(struct stream_source *s, const struct vf_expert_ref *refs,
                                   uint32_t n, uint64_t deadline, const uint8_t **got,
-                                  struct vf_err *err)
+                                  struct vf_expert_front *fronts, bool *any, struct vf_err *err)
 {
+    struct vf_expert_front landed[CHUNK];
     enum vf_cache_found found[CHUNK];
     struct vf_cache_failure failures[CHUNK];
     struct vf_expert_ref missing[CHUNK];
     uint32_t count = 0, starved;
     enum vf_code code = vf_expert_cache_pin(s->cache, s->process, refs, n, deadline, found, got,
-                                            NULL, failures, &starved, err);
+                                            landed, failures, &starved, err);
     if (code != VF_OK)
         return code;
     for (uint32_t i = 0; i < n; i++) {
         count_first_look(s, refs[i], deadline, found[i]);
+        *any |= fronts ? take_front(s, got[i], landed[i], &fronts[i]) : got[i] != NULL;
         if (found[i] == VF_CACHE_FAILED && code == VF_OK)
             code = report_failure(s, refs[i], &failures[i], err);
         /* MISSING: whatever was ordered before has come and gone. */
@@ -308,16 +329,16 @@ static enum vf_code look_at_chunk(struct stream_source *s, const struct vf_exper
 
 /* One look at all refs. On failure nothing stays pinned. */
 static enum vf_code look(struct stream_source *s, const struct vf_expert_ref *refs, uint32_t n,
-                         uint64_t deadline, const uint8_t **got, bool *any, struct vf_err *err)
+                         uint64_t deadline, const uint8_t **got, struct vf_expert_front *fronts,
+                         bool *any, struct vf_err *err)
 {
     enum vf_code code = VF_OK;
     *any = false;
     for (uint32_t i = 0; i < n; i++)
         got[i] = NULL;
     for (uint32_t i = 0; i < n && code == VF_OK; i += CHUNK)
-        code = look_at_chunk(s, refs + i, n - i < CHUNK ? n - i : CHUNK, deadline, got + i, err);
-    for (uint32_t i = 0; i < n; i++)
-        *any = *any || got[i];
+        code = look_at_chunk(s, refs + i, n - i < CHUNK ? n - i : CHUNK, deadline, got + i,
+                             fronts ? fronts + i : NULL, any, err);
     if (code != VF_OK && *any) {
         stream_release(&s->base, refs, n, got);
         for (uint32_t i = 0; i < n; i++)
@@ -344,7 +365,7 @@ static enum vf_code report_timeout(const struct stream_source *s, struct vf_expe
 
 static enum vf_code stream_acquire(struct vf_expert_source *base, const struct vf_expert_ref *refs,
                                    uint32_t n, uint64_t deadline, const uint8_t **got,
-                                   struct vf_err *err)
+                                   struct vf_expert_front *fronts, struct vf_err *err)
 {
     struct stream_source *s = (struct stream_source *)base;
     VF_ASSERT(n >= 1);
@@ -354,7 +375,7 @@ static enum vf_code stream_acquire(struct vf_expert_source *base, const struct v
     bool any;
     for (;;) {
         uint32_t events = vf_expert_cache_event_count(s->cache);
-        code = look(s, refs, n, deadline, got, &any, err);
+        code = look(s, refs, n, deadline, got, fronts, &any, err);
         if (code != VF_OK || any)
             break;
         if (now_ns >= timeout_at_ns) {

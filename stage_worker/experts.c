@@ -2,7 +2,9 @@
  *
  * The experts of a step are taken as they become ready, several at once where they are: each
  * (column, expert) pair writes its own output row, and the rows of a column are added in rank
- * order at the end, so the order of arrival never shows in the result.
+ * order at the end, so the order of arrival never shows in the result. One that is still being read
+ * is begun at its front: gate and up give its hidden activations, which stay until the whole record
+ * is there, and are computed again if that turns out to be from another read.
  */
 #include "stage_worker/internal.h"
 
@@ -176,27 +178,35 @@ static void list_experts(struct vf_executor *ex, const struct vf_op *op)
     ex->distinct_count = ex->outstanding_count = distinct;
     for (uint32_t i = 0; i < distinct; i++) {
         ex->refs[i] = (struct vf_expert_ref){op->layer, ex->union_experts[i]};
+        ex->fronts[i] = (struct vf_expert_front){0};
         ex->outstanding[i] = i;
     }
 }
 
-/* Takes whatever of the outstanding experts is ready, waiting if nothing is. */
+static void add_view(struct vf_executor *ex, uint32_t i, const uint8_t *data)
+{
+    struct expert_view *view = &ex->expert_views[ex->view_count++];
+    view->expert = ex->outstanding[i];
+    view->is_whole = ex->got[i] != NULL;
+    view->has_hidden = view->is_whole && ex->fronts[i].load != 0;
+    vf_expert_matrices(ex->p.file, data, &view->gate, &view->up, &view->down);
+}
+
+/* Takes whatever of the outstanding experts is ready, or has a front, waiting if nothing is. */
 static enum vf_code take_experts(struct vf_executor *ex, const struct vf_op *op, struct vf_err *err)
 {
     struct vf_expert_source *source = ex->p.experts;
     uint64_t began = vf_now_ns();
     enum vf_code code = source->ops->acquire(source, ex->refs, ex->outstanding_count,
-                                             deadline_rank(ex, op), ex->got, err);
+                                             deadline_rank(ex, op), ex->got, ex->fronts, err);
     ex->stats.stall_ns += vf_now_ns() - began;
     if (code != VF_OK)
         return code;
-    ex->ready_count = 0;
+    ex->view_count = 0;
     for (uint32_t i = 0; i < ex->outstanding_count; i++) {
-        if (!ex->got[i])
-            continue;
-        struct expert_view *view = &ex->expert_views[ex->ready_count];
-        vf_expert_matrices(ex->p.file, ex->got[i], &view->gate, &view->up, &view->down);
-        ex->ready[ex->ready_count++] = ex->outstanding[i];
+        const uint8_t *data = ex->got[i] ? ex->got[i] : ex->fronts[i].data;
+        if (data)
+            add_view(ex, i, data);
     }
     return VF_OK;
 }
@@ -209,12 +219,20 @@ static void release_experts(struct vf_executor *ex)
     for (uint32_t i = 0; i < ex->outstanding_count; i++)
         if (!ex->got[i]) {
             ex->outstanding[rest] = ex->outstanding[i];
+            ex->fronts[rest] = ex->fronts[i];
             ex->refs[rest++] = ex->refs[i];
         }
     ex->outstanding_count = rest;
 }
 
-/* Puts the columns of each ready expert side by side; a single one is read where it is. */
+/* Pairs whose columns are put side by side for the hidden activations. */
+static uint32_t gathered_pairs(const struct vf_executor *ex, const struct expert_view *view)
+{
+    uint32_t n = pairs_of(ex, view->expert);
+    return n > 1 && !view->has_hidden ? n : 0;
+}
+
+/* Puts the columns of each expert at hand side by side; a single one is read where it is. */
 static void gather_columns(const struct region_job *job, uint32_t begin, uint32_t end,
                            uint32_t thread)
 {
@@ -223,8 +241,9 @@ static void gather_columns(const struct region_job *job, uint32_t begin, uint32_
     const struct vf_acts *from = &ex->expert_acts.view;
     const struct acts *to = &ex->pair_acts;
     for (uint32_t r = begin; r < end; r++) {
-        uint32_t first = ex->pair_begin[ex->ready[r]], n = pairs_of(ex, ex->ready[r]);
-        for (size_t i = first; n > 1 && i < first + n; i++) {
+        const struct expert_view *view = &ex->expert_views[r];
+        uint32_t first = ex->pair_begin[view->expert], n = gathered_pairs(ex, view);
+        for (size_t i = first; i < first + n; i++) {
             size_t at = (size_t)ex->pair_column[i] * from->stride, put = i * from->stride;
             memcpy(ex->pair_in + put, from->x + at, from->stride * sizeof(float));
             if (!from->q)
@@ -239,13 +258,11 @@ static void gather_columns(const struct region_job *job, uint32_t begin, uint32_
 static void add_gather(struct vf_executor *ex, const struct vf_op *op)
 {
     uint32_t pairs = 0;
-    for (uint32_t r = 0; r < ex->ready_count; r++) {
-        uint32_t n = pairs_of(ex, ex->ready[r]);
-        pairs += n > 1 ? n : 0;
-    }
+    for (uint32_t r = 0; r < ex->view_count; r++)
+        pairs += gathered_pairs(ex, &ex->expert_views[r]);
     if (pairs)
-        add_loop(ex, op, gather_columns, ex->ready_count,
-                 vf_div_up(10ull * ex->stride * pairs, ex->ready_count));
+        add_loop(ex, op, gather_columns, ex->view_count,
+                 vf_div_up(10ull * ex->stride * pairs, ex->view_count));
 }
 
 /* act(gate) * up, bm_j * H_0 for an expert that flow 0 chose at the same position, and quantised:
@@ -276,9 +293,11 @@ static void finish_hidden(struct vf_executor *ex, const struct matmul *mm, uint3
 static void add_hidden(struct vf_executor *ex, const struct vf_op *op)
 {
     uint32_t width = hidden_stride(ex);
-    for (uint32_t r = 0; r < ex->ready_count; r++) {
-        uint32_t first = ex->pair_begin[ex->ready[r]], n = pairs_of(ex, ex->ready[r]);
+    for (uint32_t r = 0; r < ex->view_count; r++) {
         const struct expert_view *view = &ex->expert_views[r];
+        uint32_t first = ex->pair_begin[view->expert], n = pairs_of(ex, view->expert);
+        if (view->has_hidden)
+            continue;
         struct matmul mm = {
             .m = view->gate,
             .acts = n == 1 ? slice_acts(&ex->expert_acts.view, ex->pair_column[first], 1)
@@ -296,11 +315,14 @@ static void add_hidden(struct vf_executor *ex, const struct vf_op *op)
 
 static void add_down(struct vf_executor *ex)
 {
-    for (uint32_t r = 0; r < ex->ready_count; r++) {
-        uint32_t first = ex->pair_begin[ex->ready[r]];
+    for (uint32_t r = 0; r < ex->view_count; r++) {
+        const struct expert_view *view = &ex->expert_views[r];
+        uint32_t first = ex->pair_begin[view->expert];
+        if (!view->is_whole)
+            continue;
         struct matmul mm = {
-            .m = ex->expert_views[r].down,
-            .acts = slice_acts(&ex->pair_hidden_acts.view, first, pairs_of(ex, ex->ready[r])),
+            .m = view->down,
+            .acts = slice_acts(&ex->pair_hidden_acts.view, first, pairs_of(ex, view->expert)),
             .y = ex->pair_out + (size_t)first * ex->stride,
             .y_stride = ex->stride};
         add_matmul(ex, &mm);

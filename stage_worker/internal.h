@@ -79,8 +79,11 @@ struct matmul {
     uint32_t index;    /* for finish: what column 0 of y is */
 };
 
-/* The three matrices of an expert at hand. */
+/* An expert at hand: its record, or the front of it. */
 struct expert_view {
+    uint32_t expert; /* index into union_experts */
+    bool is_whole;
+    bool has_hidden; /* its hidden activations were computed from the front */
     struct vf_matrix gate, up, down;
 };
 
@@ -125,9 +128,10 @@ struct vf_executor {
     uint32_t *expert_seen;      /* [expert_count]: index in union_experts + 1, or 0 */
     struct vf_expert_ref *refs; /* experts still outstanding, and what acquire gave for them */
     const uint8_t **got;
-    uint32_t *outstanding, *ready; /* indices into union_experts */
-    uint32_t distinct_count, outstanding_count, ready_count;
-    struct expert_view *expert_views; /* of the ready ones */
+    struct vf_expert_front *fronts; /* taken of them */
+    uint32_t *outstanding;          /* indices into union_experts */
+    uint32_t distinct_count, outstanding_count, view_count;
+    struct expert_view *expert_views; /* of those that can be worked on */
     uint32_t *pair_begin;             /* [distinct + 1] */
     float *router_logits;             /* [columns_max, E] */
     float *head_in, *head_out;        /* [rows * flows, ...] */

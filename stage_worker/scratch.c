@@ -80,8 +80,8 @@ static void alloc_experts(struct vf_executor *ex, const struct vf_step_memory *m
     ex->expert_seen = space(n * sizeof(uint32_t), failed);
     ex->refs = space(n * sizeof *ex->refs, failed);
     ex->got = space(n * sizeof *ex->got, failed);
+    ex->fronts = space(n * sizeof *ex->fronts, failed);
     ex->outstanding = space(n * sizeof(uint32_t), failed);
-    ex->ready = space(n * sizeof(uint32_t), failed);
     ex->expert_views = space(n * sizeof *ex->expert_views, failed);
     ex->pair_begin = space((n + 1) * sizeof(uint32_t), failed);
     ex->pair_column = space(m->bytes[VF_SCRATCH_PAIR_LISTS], failed);
@@ -197,8 +197,8 @@ void scratch_free(struct vf_executor *ex)
                      ex->rope_cos,
                      ex->rope_sin,
                      ex->rope_freq,
+                     ex->fronts,
                      ex->outstanding,
-                     ex->ready,
                      ex->expert_views};
     for (size_t i = 0; i < VF_ARRAY_LEN(owned); i++)
         free(owned[i]);

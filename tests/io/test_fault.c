@@ -50,7 +50,7 @@ static enum vf_code get(struct run *r, uint32_t layer, uint32_t expert, uint64_t
 {
     struct vf_expert_ref ref = {layer, expert};
     const uint8_t *data;
-    enum vf_code code = r->s->ops->acquire(r->s, &ref, 1, deadline, &data, err);
+    enum vf_code code = r->s->ops->acquire(r->s, &ref, 1, deadline, &data, NULL, err);
     if (code != VF_OK)
         return data ? vf_err_set(err, VF_ERR_INTERNAL, "pinned in spite of: %s", err->text) : code;
     if (!data || !record_is(data, layer, expert, RECORD))
@@ -118,7 +118,7 @@ static void test_read_error(void)
     struct vf_expert_ref refs[3] = {{0, 0}, {0, 1}, {0, 2}};
     const uint8_t *got[3];
     r.s->ops->fetch(r.s, refs, 3, 1, VF_FETCH_SCHEDULED);
-    code = r.s->ops->acquire(r.s, refs, 3, 1, got, &err);
+    code = r.s->ops->acquire(r.s, refs, 3, 1, got, NULL, &err);
     ok(code == VF_ERR_IO && !got[0] && !got[1] && !got[2], "a dead drive is an I/O error: %s",
        err.text);
     ok(get_all(&r, &err) == 2 * LAYERS * EXPERTS, "every time, and never a hang");
@@ -229,6 +229,82 @@ static void test_missing_worker(void)
     end_run(&r);
 }
 
+/* ---- fronts, the test being the I/O worker ----------------------------------------------------
+ */
+
+static struct vf_expert_ref front_ref = {0, 1};
+
+/* Begins a load and lets its front land; the bytes are those of another expert with wrong. */
+static uint32_t load_front(struct run *r, bool wrong)
+{
+    struct vf_cache_order order = {.ref = front_ref, .deadline = 1, .demand = true};
+    enum vf_cache_found found;
+    enum vf_cache_begin result;
+    uint32_t slot;
+    MUST(vf_expert_cache_order(r->c, 0, &front_ref, 1, 1, false, &found, &must_err));
+    MUST(vf_expert_cache_begin(r->c, 0, &order, &result, &slot, &must_err));
+    if (result != VF_CACHE_BEGUN)
+        DIE("no slot: %d", (int)result);
+    fill_record(0, wrong ? 2 : 1, (uint64_t *)(void *)vf_expert_cache_slot_data(r->c, slot),
+                RECORD);
+    MUST(vf_expert_cache_mark_front(r->c, 0, slot, &must_err));
+    return slot;
+}
+
+static void test_abandoned_fronts(void)
+{
+    struct vf_err err = {0};
+    struct run r = {0};
+    struct vf_cache_geometry g = test_geometry(&bank, SLOTS, 1);
+    struct vf_expert_front front = {0};
+    struct vf_expert_stats stats;
+    const uint8_t *got;
+    uint32_t starved;
+    MUST(vf_run_dir_create(&r.rd, &must_err));
+    MUST(vf_expert_cache_create(r.rd, &g, &r.c, &must_err));
+    r.s = open_source(zmq, r.rd, &bank, 0, VF_MS(100));
+
+    load_front(&r, true);
+    enum vf_code code = r.s->ops->acquire(r.s, &front_ref, 1, 1, &got, &front, &err);
+    uint64_t first = front.load;
+    ok(code == VF_OK && !got && front.data && record_is(front.data, 0, 2, RECORD) && first != 0,
+       "a front is enough to go on");
+    code = r.s->ops->acquire(r.s, &front_ref, 1, 1, &got, &front, &err);
+    ok(code == VF_ERR_TIMEOUT && !front.data && front.load == first, "it is told once: %s",
+       err.text);
+    MUST(vf_expert_cache_release_io(r.c, 0, &must_err));
+    uint32_t slot = load_front(&r, false);
+    code = r.s->ops->acquire(r.s, &front_ref, 1, 1, &got, &front, &err);
+    uint64_t second = front.load;
+    ok(code == VF_OK && !got && front.data && second != first,
+       "the front of another load is told as well");
+    MUST(vf_expert_cache_finish(r.c, 0, slot, NULL, &starved, &must_err));
+    code = r.s->ops->acquire(r.s, &front_ref, 1, 1, &got, &front, &err);
+    r.s->ops->stats(r.s, &stats);
+    ok(code == VF_OK && got && !front.data && front.load == second && stats.early == 1,
+       "the record of that load confirms it");
+    r.s->ops->release(r.s, &front_ref, 1, &got);
+
+    front_ref.expert = 3;
+    front = (struct vf_expert_front){0};
+    load_front(&r, true);
+    code = r.s->ops->acquire(r.s, &front_ref, 1, 2, &got, &front, &err);
+    ok(code == VF_OK && !got && front.load != 0, "a front");
+    MUST(vf_expert_cache_release_io(r.c, 0, &must_err));
+    slot = load_front(&r, false);
+    MUST(vf_expert_cache_finish(r.c, 0, slot, NULL, &starved, &must_err));
+    code = r.s->ops->acquire(r.s, &front_ref, 1, 2, &got, &front, &err);
+    r.s->ops->stats(r.s, &stats);
+    ok(code == VF_OK && got && front.load == 0 && stats.early == 1,
+       "and a record from another load, which says so");
+    r.s->ops->release(r.s, &front_ref, 1, &got);
+
+    r.s->ops->destroy(r.s);
+    vf_expert_cache_close(r.c);
+    vf_run_dir_remove(r.rd);
+    vf_run_dir_close(r.rd);
+}
+
 /* Messages that no stage worker sends. */
 static void test_bad_messages(void)
 {
@@ -305,7 +381,7 @@ static void test_fault_syntax(void)
 
 int main(void)
 {
-    plan(8 + 2 * (2 + 7 + 3 + 1) + 7 + 2 + 2 + 2);
+    plan(8 + 2 * (2 + 7 + 3 + 1) + 7 + 2 + 6 + 2 + 2);
     make_test_base();
     make_test_bank(&bank, LAYERS, EXPERTS, RECORD);
     zmq = vf_wire_context_create(NULL);
@@ -323,6 +399,7 @@ int main(void)
     options = (struct io_options){.depth = 4};
     test_dead_worker();
     test_missing_worker();
+    test_abandoned_fronts();
     test_bad_messages();
     test_small_memlock();
     vf_wire_context_destroy(zmq);

@@ -6,7 +6,7 @@
 
 #include <poll.h>
 
-enum { LAYERS = 6, EXPERTS = 10, RECORD = 5 * 4096 };
+enum { LAYERS = 6, EXPERTS = 10, RECORD = 5 * 4096, FRONT = 3 * 4096 - 96 };
 
 static struct test_bank bank;
 
@@ -38,20 +38,35 @@ static uint32_t choose_experts(uint64_t *state, uint32_t layer, uint32_t top,
     return count;
 }
 
+/* What was seen of fronts: must be the record's if the record is from the same load. */
+static uint8_t seen[EXPERTS][FRONT];
+
+static bool front_is_right(struct vf_expert_ref ref, const uint8_t *got,
+                           const struct vf_expert_front *front)
+{
+    if (front->data)
+        memcpy(seen[ref.expert], front->data, FRONT);
+    return !got || front->load == 0 || memcmp(seen[ref.expert], got, FRONT) == 0;
+}
+
 /* Acquires and checks all of refs, as the executor does: what is ready first, then the rest. */
 static enum vf_code consume(struct vf_expert_source *s, const struct vf_expert_ref *refs,
                             uint32_t n, uint64_t deadline, struct vf_err *err)
 {
     struct vf_expert_ref left[EXPERTS];
+    struct vf_expert_front fronts[EXPERTS] = {{0}};
     const uint8_t *got[EXPERTS];
     memcpy(left, refs, n * sizeof *refs);
     while (n > 0) {
-        enum vf_code code = s->ops->acquire(s, left, n, deadline, got, err);
+        enum vf_code code = s->ops->acquire(s, left, n, deadline, got, fronts, err);
         if (code != VF_OK)
             return code;
         uint32_t missing = 0, ready = 0;
         for (uint32_t i = 0; i < n; i++) {
-            ready += got[i] != NULL;
+            ready += got[i] || fronts[i].data;
+            if (!front_is_right(left[i], got[i], &fronts[i]))
+                return vf_err_set(err, VF_ERR_INTERNAL, "layer %u, expert %u: another front",
+                                  left[i].layer, left[i].expert);
             if (got[i] && !record_is(got[i], left[i].layer, left[i].expert, RECORD))
                 return vf_err_set(err, VF_ERR_INTERNAL, "layer %u, expert %u: wrong bytes",
                                   left[i].layer, left[i].expert);
@@ -60,8 +75,10 @@ static enum vf_code consume(struct vf_expert_source *s, const struct vf_expert_r
             return vf_err_set(err, VF_ERR_INTERNAL, "acquire gave nothing");
         s->ops->release(s, left, n, got);
         for (uint32_t i = 0; i < n; i++)
-            if (!got[i])
+            if (!got[i]) {
+                fronts[missing] = fronts[i];
                 left[missing++] = left[i];
+            }
         n = missing;
     }
     return VF_OK;
@@ -95,7 +112,7 @@ static void run_reader(const struct vf_run_dir *rd, struct reader_options o)
     if (getenv("VFT_VERBOSE"))
         fprintf(stderr, "# reader %u: stall %.3f s\n", o.process, (double)stats.stall_ns / 1e9);
     if (stats.wanted != wanted || stats.hits + stats.late + stats.demand != wanted ||
-        stats.bytes_read % RECORD) {
+        stats.early > stats.late + stats.demand || stats.bytes_read % RECORD) {
         fprintf(stderr,
                 "# reader %u: wanted %" PRIu64 ", counted %" PRIu64 " = %" PRIu64 " hits + %" PRIu64
                 " late + %" PRIu64 " demand\n",
@@ -167,10 +184,12 @@ static void run_setting(const struct setting *x)
                                                    .prefetch = x->prefetch});
     }
     for (uint32_t i = 0; i < x->io_workers; i++)
-        io[i] = start_io(
-            rd, &bank,
-            (struct io_options){
-                .index = i, .depth = x->depth, .buffered = x->buffered, .no_uring = x->no_uring});
+        io[i] = start_io(rd, &bank,
+                         (struct io_options){.index = i,
+                                             .depth = x->depth,
+                                             .piece_bytes = 8192,
+                                             .buffered = x->buffered,
+                                             .no_uring = x->no_uring});
     for (uint32_t i = 0; i < x->readers; i++)
         bad += wait_status(readers[i]) != 0;
     double seconds = (double)(vf_now_ns() - start) / 1e9;
@@ -209,6 +228,7 @@ int main(void)
     plan(3 * N);
     make_test_base();
     make_test_bank(&bank, LAYERS, EXPERTS, RECORD);
+    bank.bank.front_bytes = FRONT;
     for (int i = 0; i < N; i++)
         run_setting(&settings[i]);
     free_test_bank(&bank);

@@ -171,9 +171,9 @@ static bool all_experts_arrive(struct run *r, struct vf_err *err)
         for (uint32_t e = 0; e < bank.expert_count && right; e++) {
             struct vf_expert_ref ref = {l, e};
             const uint8_t *a = NULL, *b = NULL;
-            enum vf_code code = streamed->ops->acquire(streamed, &ref, 1, deadline, &a, err);
+            enum vf_code code = streamed->ops->acquire(streamed, &ref, 1, deadline, &a, NULL, err);
             if (code == VF_OK)
-                code = resident->ops->acquire(resident, &ref, 1, deadline, &b, err);
+                code = resident->ops->acquire(resident, &ref, 1, deadline, &b, NULL, err);
             right = code == VF_OK && a && b && memcmp(a, b, bank.record_bytes) == 0;
             streamed->ops->release(streamed, &ref, 1, &a);
             deadline++;

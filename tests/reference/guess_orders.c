@@ -74,10 +74,10 @@ static void watch_fetch(struct vf_expert_source *s, const struct vf_expert_ref *
 
 static enum vf_code watch_acquire(struct vf_expert_source *s, const struct vf_expert_ref *refs,
                                   uint32_t n, uint64_t deadline, const uint8_t **got,
-                                  struct vf_err *err)
+                                  struct vf_expert_front *fronts, struct vf_err *err)
 {
     struct vf_expert_source *inner = ((struct watching_source *)s)->inner;
-    return inner->ops->acquire(inner, refs, n, deadline, got, err);
+    return inner->ops->acquire(inner, refs, n, deadline, got, fronts, err);
 }
 
 static void watch_release(struct vf_expert_source *s, const struct vf_expert_ref *refs, uint32_t n,
