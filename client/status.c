@@ -72,6 +72,7 @@ static json_t *stats_json(const Vflow__StepStats *s)
     json_object_set_new(o, "expert_hits", number(s->expert_hits));
     json_object_set_new(o, "expert_late", number(s->expert_late));
     json_object_set_new(o, "expert_demand", number(s->expert_demand));
+    json_object_set_new(o, "expert_early", number(s->expert_early));
     json_object_set_new(o, "weight_bytes", number(s->weight_bytes));
     if (s->speculation)
         json_object_set_new(o, "speculation", speculation_json(s->speculation));
@@ -155,9 +156,10 @@ static enum vf_code print_status_json(const Vflow__StatusReply *r, struct vf_err
 
 static void print_reads(const Vflow__StepStats *s, const Vflow__ExpertReads *reads)
 {
-    printf("            %llu wanted, %llu hits, %llu late, %llu on demand\n",
+    printf("            %llu wanted, %llu hits, %llu late, %llu on demand, %llu begun early\n",
            (unsigned long long)s->experts_wanted, (unsigned long long)s->expert_hits,
-           (unsigned long long)s->expert_late, (unsigned long long)s->expert_demand);
+           (unsigned long long)s->expert_late, (unsigned long long)s->expert_demand,
+           (unsigned long long)s->expert_early);
     printf("            %llu prefetched were there when wanted, %llu wasted\n",
            (unsigned long long)reads->prefetched_used,
            (unsigned long long)reads->prefetched_wasted);

@@ -86,8 +86,10 @@ void vf_run_report_print(const struct vf_run_report *r, const struct vf_engine_i
     fprintf(stderr, " by %u I/O worker%s through a cache of %.1f MiB for %.1f MiB\n",
             info->io_workers, info->io_workers == 1 ? "" : "s", (double)info->cache_bytes / MIB,
             (double)info->expert_bytes / MIB);
-    fprintf(stderr, "         %s of %" PRIu64 " wanted were there in time, %s read per token\n",
-            TEXT(100 * r->hit_share, 1, "%"), r->totals.experts_wanted,
+    fprintf(stderr,
+            "         %s of %" PRIu64 " wanted were there in time, %" PRIu64
+            " begun early, %s read per token\n",
+            TEXT(100 * r->hit_share, 1, "%"), r->totals.experts_wanted, r->totals.expert_early,
             TEXT(r->drive_bytes / MIB, 2, " MiB"));
     if (info->drive_bytes_per_s > 0)
         fprintf(stderr,
@@ -180,6 +182,7 @@ json_t *vf_run_report_json(const struct vf_run_report *r, const struct vf_engine
         "expert_reads", (json_int_t)r->totals.expert_reads, "expert_bytes_read",
         (json_int_t)r->totals.expert_bytes_read, "stall_seconds", r->stall_s, "hidden_share",
         real_or_null(r->hidden_share), "speculation", guesses_json(&r->totals.speculation));
+    json_object_set_new(stats, "expert_early", json_integer((json_int_t)r->totals.expert_early));
     json_object_set_new(stats, "memory_planned", json_integer((json_int_t)info->memory_bytes));
     json_object_set_new(stats, "memory_allowed", json_integer((json_int_t)info->memory_allowed));
     return add_cache_json(add_drive_json(stats, info), &r->totals.cache);

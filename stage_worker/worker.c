@@ -333,6 +333,7 @@ static void fill_stats(struct worker *w, Vflow__StepStats *out)
         out->expert_hits = s.hits;
         out->expert_late = s.late;
         out->expert_demand = s.demand;
+        out->expert_early = s.early;
     }
 }
 

@@ -286,6 +286,7 @@ static void take_totals(struct worker *w, const Vflow__StepStats *s)
         .expert_hits = s->expert_hits,
         .expert_late = s->expert_late,
         .expert_demand = s->expert_demand,
+        .expert_early = s->expert_early,
         .weight_bytes = s->weight_bytes,
     };
     engine_take_speculation(s->speculation, &w->totals.speculation);
@@ -612,6 +613,7 @@ enum vf_code vf_engine_read_totals(struct vf_engine *e, bool fresh, struct vf_en
         out->expert_hits += t->expert_hits;
         out->expert_late += t->expert_late;
         out->expert_demand += t->expert_demand;
+        out->expert_early += t->expert_early;
         out->weight_bytes += t->weight_bytes;
         engine_add_speculation(&t->speculation, &out->speculation);
     }

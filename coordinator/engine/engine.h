@@ -12,8 +12,8 @@
 #ifndef VF_COORDINATOR_ENGINE_ENGINE_H
 #define VF_COORDINATOR_ENGINE_ENGINE_H
 
-#include "common/expert_cache.h"
 #include "common/err.h"
+#include "common/expert_cache.h"
 #include "common/format/model_file.h"
 
 #include <stdbool.h>
@@ -59,11 +59,12 @@ struct vf_engine_info { /* fixed once the engine runs */
     const char *experts;  /* "none", "resident", "streamed" */
     uint64_t cache_bytes; /* expert cache */
     uint64_t expert_bytes, weight_bytes, kv_bytes;
-    uint32_t io_depth;                     /* reads in flight per I/O worker; 0: their default */
-    uint64_t io_read_bytes;                /* of each; 0: their default */
-    double drive_bytes_per_s;              /* as probed at the start; 0: it wasn't */
+    uint32_t io_depth;        /* reads in flight per I/O worker; 0: their default */
+    uint64_t io_read_bytes;   /* of each; 0: their default */
+    double drive_bytes_per_s; /* as probed at the start; 0: it wasn't */
     double drive_latency_ms;
-    uint64_t memory_bytes, memory_allowed; /* planned for all processes, and the most they may take */
+    uint64_t memory_bytes,
+        memory_allowed; /* planned for all processes, and the most they may take */
 };
 
 struct vf_step_column {
@@ -90,14 +91,14 @@ struct vf_engine_speculation {
     uint64_t guess_ns, probes;
     double gain_sum; /* of workers_probed: share of a step's time that guessing saved */
     uint32_t workers_probed;
-    uint32_t workers, workers_on; /* that can guess; of these, whose next step does */
+    uint32_t workers, workers_on;        /* that can guess; of these, whose next step does */
     uint64_t used, wasted, bytes_wasted; /* experts read on a guess, there when wanted or not
                                             wanted; bytes: at most */
 };
 
 struct vf_engine_totals { /* of all workers since the start */
     uint64_t compute_ns, wait_ns, stall_ns;
-    uint64_t experts_wanted, expert_hits, expert_late, expert_demand;
+    uint64_t experts_wanted, expert_hits, expert_late, expert_demand, expert_early;
     uint64_t weight_bytes; /* read from memory by the stage workers */
     /* By the I/O workers. */
     uint64_t expert_reads, expert_bytes_read, expert_evictions;

@@ -77,6 +77,7 @@ static void fill_totals(struct vf_status *s, const struct vf_engine_totals *tota
     s->stats.expert_hits = totals->expert_hits;
     s->stats.expert_late = totals->expert_late;
     s->stats.expert_demand = totals->expert_demand;
+    s->stats.expert_early = totals->expert_early;
     s->stats.weight_bytes = totals->weight_bytes;
     s->reply.stats = &s->stats;
     s->reply.expert_bytes_read = totals->expert_bytes_read;
