@@ -133,6 +133,13 @@ void vf_read_engine_destroy(struct vf_read_engine *e)
 
 /* ---- reads --------------------------------------------------------------------------------- */
 
+void vf_read_scatter(const struct vf_read_params *p, const struct vf_read *r, struct iovec *iov)
+{
+    iov[0] = (struct iovec){vf_read_address(p, r), r->bytes};
+    for (uint32_t i = 0; i < r->more_count; i++)
+        iov[1 + i] = (struct iovec){p->region + r->more[i] * p->slot_bytes, r->bytes};
+}
+
 static uint32_t free_flight(const struct vf_read_engine *e)
 {
     uint32_t i = 0;
@@ -148,14 +155,18 @@ enum vf_code vf_read_engine_submit(struct vf_read_engine *e, const struct vf_rea
     VF_ASSERT(r->slot < e->params.slot_count && r->bytes > 0 && r->file < e->file_count);
     VF_ASSERT(r->slot_offset <= e->params.slot_bytes &&
               r->bytes <= e->params.slot_bytes - r->slot_offset);
+    VF_ASSERT(r->more_count == 0 || (r->more_count < VF_READ_SLOTS_MAX && r->slot_offset == 0));
+    for (uint32_t k = 0; k < r->more_count; k++)
+        VF_ASSERT(r->more[k] < e->params.slot_count);
     uint32_t i = free_flight(e);
     struct vf_read read = *r;
     read.tag = i;
     enum vf_code code = e->backend->ops->submit(e->backend, &read, err);
     if (code != VF_OK)
         return code;
-    uint64_t due_ns =
-        e->throttle.bytes_per_s ? vf_throttle_due_ns(&e->throttle, r->bytes, vf_now_ns()) : 0;
+    uint64_t due_ns = e->throttle.bytes_per_s
+                          ? vf_throttle_due_ns(&e->throttle, vf_read_total(r), vf_now_ns())
+                          : 0;
     e->flights[i] = (struct flight){.used = true, .read = *r, .due_ns = due_ns};
     e->in_flight++;
     return VF_OK;

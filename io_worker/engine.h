@@ -26,6 +26,7 @@
 #define VF_READ_ALIGN               4096u /* of offsets, lengths and addresses */
 #define VF_READ_DEPTH_MAX           256u
 #define VF_READ_FILES_MAX           16u
+#define VF_READ_SLOTS_MAX           16u /* of one read */
 #define VF_READ_THROTTLE_LATENCY_NS 100000u
 
 struct vf_read_params {
@@ -46,11 +47,15 @@ struct vf_read {
     uint64_t slot_offset, bytes; /* where in the slot, and how much; a read stays in its slot */
     uint32_t file;               /* index of its path */
     uint64_t file_offset;
+    /* What lies behind that in the file goes to as many more slots, `bytes` to the beginning of
+     * each: one request of the drive instead of several. slot_offset is 0 then. */
+    uint32_t more_count;
+    uint32_t more[VF_READ_SLOTS_MAX - 1];
 };
 
 struct vf_read_done {
     uint32_t tag;
-    int64_t result; /* bytes read (0: end of file), or -errno */
+    int64_t result; /* bytes read, of all slots together (0: end of file), or -errno */
 };
 
 struct vf_read_engine;

@@ -43,6 +43,14 @@ static inline uint8_t *vf_read_address(const struct vf_read_params *p, const str
     return p->region + r->slot * p->slot_bytes + r->slot_offset;
 }
 
+static inline uint64_t vf_read_total(const struct vf_read *r)
+{
+    return (1 + r->more_count) * r->bytes;
+}
+
+/* Fills iov [VF_READ_SLOTS_MAX], of which more_count + 1 are used. */
+void vf_read_scatter(const struct vf_read_params *p, const struct vf_read *r, struct iovec *iov);
+
 /* ---- throttle.c ---- */
 
 struct vf_throttle {

@@ -52,8 +52,9 @@ static void *pool_thread(void *arg)
     struct vf_read r;
     while (take_read(b, &r)) {
         const struct vf_read_file *f = &b->files[r.file];
-        struct iovec iov = {vf_read_address(&b->params, &r), r.bytes};
-        ssize_t n = preadv2(f->fd, &iov, 1, (off_t)r.file_offset, f->rw_flags);
+        struct iovec iov[VF_READ_SLOTS_MAX];
+        vf_read_scatter(&b->params, &r, iov);
+        ssize_t n = preadv2(f->fd, iov, (int)r.more_count + 1, (off_t)r.file_offset, f->rw_flags);
         put_done(b, (struct vf_read_done){.tag = r.tag, .result = n < 0 ? -errno : n});
     }
     return NULL;

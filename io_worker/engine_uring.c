@@ -1,7 +1,8 @@
 /* Reads through io_uring.
  *
  * The region is registered in pieces of whole slots, as many as fit the kernel's limit of 1 GiB a
- * piece; the pages stay pinned for the life of the ring.
+ * piece; the pages stay pinned for the life of the ring. A read into several slots can't use them,
+ * since it may touch several pieces: the kernel pins its pages for the time of the read.
  */
 #include "common/log.h"
 #include "common/util.h"
@@ -23,7 +24,25 @@ struct uring_backend {
     bool ring_open, files_registered, buffers_registered;
     uint32_t slots_per_piece;
     uint32_t in_flight;
+    struct iovec (*scatter)[VF_READ_SLOTS_MAX]; /* [depth], by tag: of reads into several slots */
 };
+
+static void prepare(struct uring_backend *b, struct io_uring_sqe *sqe, const struct vf_read *r)
+{
+    int fd = b->files_registered ? (int)r->file : b->files[r->file].fd;
+    uint8_t *to = vf_read_address(&b->params, r);
+    unsigned n = (unsigned)r->bytes; /* a record is below 2 GiB */
+    if (r->more_count > 0) {
+        struct iovec *iov = b->scatter[r->tag];
+        vf_read_scatter(&b->params, r, iov);
+        io_uring_prep_readv(sqe, fd, iov, r->more_count + 1, r->file_offset);
+    } else if (b->buffers_registered) {
+        io_uring_prep_read_fixed(sqe, fd, to, n, r->file_offset,
+                                 (int)(r->slot / b->slots_per_piece));
+    } else {
+        io_uring_prep_read(sqe, fd, to, n, r->file_offset);
+    }
+}
 
 static enum vf_code uring_submit(struct vf_read_backend *base, const struct vf_read *r,
                                  struct vf_err *err)
@@ -32,14 +51,7 @@ static enum vf_code uring_submit(struct vf_read_backend *base, const struct vf_r
     struct io_uring_sqe *sqe = io_uring_get_sqe(&b->ring);
     if (!sqe)
         return vf_err_set(err, VF_ERR_IO, "io_uring: the submission queue is full");
-    int fd = b->files_registered ? (int)r->file : b->files[r->file].fd;
-    uint8_t *to = vf_read_address(&b->params, r);
-    unsigned n = (unsigned)r->bytes; /* a record is below 2 GiB */
-    if (b->buffers_registered)
-        io_uring_prep_read_fixed(sqe, fd, to, n, r->file_offset,
-                                 (int)(r->slot / b->slots_per_piece));
-    else
-        io_uring_prep_read(sqe, fd, to, n, r->file_offset);
+    prepare(b, sqe, r);
     sqe->rw_flags = b->files[r->file].rw_flags;
     if (b->files_registered)
         io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
@@ -85,6 +97,7 @@ static void uring_destroy(struct vf_read_backend *base)
     }
     if (b->ring_open)
         io_uring_queue_exit(&b->ring);
+    free(b->scatter);
     free(b);
 }
 
@@ -153,7 +166,8 @@ enum vf_code vf_read_uring_create(const struct vf_read_params *params,
     b->base.ops = &uring_ops;
     b->params = *params;
     b->files = files;
-    int rc = io_uring_queue_init(params->depth, &b->ring, 0);
+    b->scatter = calloc(params->depth, sizeof *b->scatter);
+    int rc = b->scatter ? io_uring_queue_init(params->depth, &b->ring, 0) : -ENOMEM;
     b->ring_open = rc == 0;
     if (rc == 0)
         rc = io_uring_register_eventfd(&b->ring, event_fd);

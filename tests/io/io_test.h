@@ -181,6 +181,51 @@ static inline void make_test_bank(struct test_bank *t, uint32_t layers, uint32_t
     };
 }
 
+/* Records round `files` files, in each in their order and without a byte between them, but with a
+ * page before every gap_every-th expert (0: none). */
+static inline void make_dense_bank(struct test_bank *t, uint32_t layers, uint32_t experts,
+                                   uint64_t record_bytes, uint32_t files, uint32_t gap_every)
+{
+    make_test_bank(t, layers, experts, record_bytes);
+    uint64_t *words = malloc(record_bytes), end[VF_BANK_FILES_MAX];
+    int fds[VF_BANK_FILES_MAX];
+    for (uint32_t f = 0; f < files; f++) {
+        char path[sizeof t->path + 16];
+        snprintf(path, sizeof path, "%s.%u", t->path, f);
+        t->bank.files[f] = strdup(path);
+        fds[f] = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+        end[f] = VF_EXPERT_ALIGN;
+        if (!words || !t->bank.files[f] || fds[f] < 0)
+            DIE("bank");
+    }
+    for (uint32_t i = 0; i < layers * experts; i++) {
+        struct vf_expert_extent *x = &t->extents[i];
+        x->file = i % files;
+        end[x->file] += gap_every && i % experts % gap_every == 0 ? VF_EXPERT_ALIGN : 0;
+        x->offset = end[x->file];
+        end[x->file] += record_bytes;
+        fill_record(i / experts, i % experts, words, record_bytes);
+        if (pwrite(fds[x->file], words, record_bytes, (off_t)x->offset) != (ssize_t)record_bytes)
+            DIE("write %s: %s", t->bank.files[x->file], strerror(errno));
+    }
+    for (uint32_t f = 0; f < files; f++) {
+        fsync(fds[f]);
+        close(fds[f]);
+    }
+    free(words);
+    t->bank.file_count = files;
+}
+
+static inline void free_dense_bank(struct test_bank *t)
+{
+    for (uint32_t f = 0; f < t->bank.file_count; f++) {
+        unlink(t->bank.files[f]);
+        free((char *)t->bank.files[f]);
+    }
+    unlink(t->path);
+    free(t->extents);
+}
+
 static inline void free_test_bank(struct test_bank *t)
 {
     unlink(t->path);

@@ -269,6 +269,71 @@ static void merge_model(struct vf_cache_order *into, const struct vf_cache_order
     }
 }
 
+/* Neighbours go to slots all over the region, some by one request, some by several at a time. */
+static void test_scattered(bool buffered, bool without_uring)
+{
+    enum { ROUNDS = 60 };
+    struct test_bank dense;
+    make_dense_bank(&dense, 1, EXPERTS, RECORD, 1, 0);
+    uint8_t *region = map_region();
+    struct vf_read_params p = {.paths = dense.bank.files,
+                               .path_count = 1,
+                               .buffered = buffered,
+                               .no_uring = without_uring,
+                               .depth = 2,
+                               .region = region,
+                               .slot_bytes = RECORD,
+                               .slot_count = SLOTS};
+    struct vf_read_engine *e;
+    struct vf_read_done done[SLOTS];
+    uint64_t state = 5;
+    int wrong = 0;
+    MUST(vf_read_engine_create(&p, &e, &must_err));
+    for (int round = 0; round < ROUNDS; round++) {
+        uint32_t slots[SLOTS], n[2], first[2], at = 0, ended = 0;
+        for (uint32_t i = 0; i < SLOTS; i++)
+            slots[i] = (i * 3 + (uint32_t)round) % SLOTS;
+        memset(region, 0, SLOTS * RECORD);
+        for (uint32_t k = 0; k < 2; k++) {
+            n[k] = 1 + random_below(&state, SLOTS / 2);
+            first[k] = random_below(&state, EXPERTS - n[k] + 1);
+            struct vf_read r = {.tag = k,
+                                .slot = slots[at],
+                                .bytes = RECORD,
+                                .file_offset = dense.extents[first[k]].offset,
+                                .more_count = n[k] - 1};
+            memcpy(r.more, &slots[at + 1], (n[k] - 1) * sizeof *slots);
+            MUST(vf_read_engine_submit(e, &r, &must_err));
+            at += n[k];
+        }
+        while (ended < 2) {
+            uint32_t count = wait_and_reap(e, done);
+            for (uint32_t i = 0; i < count; i++, ended++)
+                wrong += done[i].result != (int64_t)n[done[i].tag] * RECORD;
+        }
+        for (uint32_t i = 0; i < at; i++) {
+            uint32_t expert = i < n[0] ? first[0] + i : first[1] + i - n[0];
+            wrong += !record_is(region + slots[i] * RECORD, 0, expert, RECORD);
+        }
+    }
+    ok(wrong == 0, "%s: %d rounds of neighbours scattered over slots", vf_read_engine_name(e),
+       ROUNDS);
+
+    struct vf_read tail = {.slot = 7,
+                           .bytes = RECORD,
+                           .file_offset = dense.extents[EXPERTS - 2].offset,
+                           .more_count = 3,
+                           .more = {5, 3, 1}};
+    MUST(vf_read_engine_submit(e, &tail, &must_err));
+    uint32_t count = wait_and_reap(e, done);
+    ok(count == 1 && done[0].result == 2 * RECORD &&
+           record_is(region + 5 * RECORD, 0, EXPERTS - 1, RECORD),
+       "beyond the end of the file it brings what there is");
+    vf_read_engine_destroy(e);
+    munmap(region, SLOTS * RECORD);
+    free_dense_bank(&dense);
+}
+
 /* The queue against a list that is searched from end to end. */
 static void test_orders(void)
 {
@@ -332,13 +397,15 @@ static void test_orders(void)
 
 int main(void)
 {
-    plan(4 * 5 + 2 * (1 + 2) + 2 + 2);
+    plan(4 * 5 + 4 * 2 + 2 * (1 + 2) + 2 + 2);
     make_test_base();
     make_test_bank(&bank, LAYERS, EXPERTS, RECORD);
     test_reads(false, false);
     test_reads(true, false);
     test_reads(false, true);
     test_reads(true, true);
+    for (int i = 0; i < 4; i++)
+        test_scattered(i & 1, i & 2);
     for (int i = 0; i < 2; i++) {
         test_two_files(i == 1);
         test_drop_behind(i == 1);
