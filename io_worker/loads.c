@@ -379,7 +379,7 @@ static enum vf_code begin_first(struct vf_loads *l, bool *went, struct vf_err *e
     l->starved = result == VF_CACHE_STARVED;
     *went = !l->starved;
     if (*went)
-        vf_orders_take_first(l->orders);
+        vf_orders_take(l->orders, order.ref);
     if (result == VF_CACHE_BEGUN)
         start_load(l, &order, slot);
     if (result == VF_CACHE_PRESENT) {

@@ -1,19 +1,13 @@
-/* A binary heap of orders, with each expert's place in it for merging. */
+/* A binary heap of orders, with each expert's place in it for merging and taking. */
 #include "io_worker/orders.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-struct entry {
-    struct vf_cache_order order;
-    uint64_t arrival;
-};
-
 struct vf_orders {
     uint32_t layer_count, expert_count;
-    struct entry *heap;
+    struct vf_cache_order *heap;
     uint32_t count, capacity;
-    uint64_t arrivals;
     uint32_t *place_plus1; /* [layers * experts], 0: not in the heap */
 };
 
@@ -67,28 +61,34 @@ void vf_order_merge(struct vf_cache_order *into, const struct vf_cache_order *or
     into->speculative = into->speculative && order->speculative;
 }
 
-static bool comes_before(const struct entry *a, const struct entry *b)
+bool vf_order_level(const struct vf_cache_order *a, const struct vf_cache_order *b)
 {
-    if (vf_order_before(&a->order, &b->order))
-        return true;
-    return !vf_order_before(&b->order, &a->order) && a->arrival < b->arrival;
+    return !vf_order_before(a, b) && !vf_order_before(b, a);
 }
 
-static uint32_t *place_of(struct vf_orders *q, struct vf_expert_ref ref)
+static bool comes_before(const struct vf_cache_order *a, const struct vf_cache_order *b)
+{
+    if (!vf_order_level(a, b))
+        return vf_order_before(a, b);
+    return a->ref.layer != b->ref.layer ? a->ref.layer < b->ref.layer
+                                        : a->ref.expert < b->ref.expert;
+}
+
+static uint32_t *place_of(const struct vf_orders *q, struct vf_expert_ref ref)
 {
     VF_ASSERT(ref.layer < q->layer_count && ref.expert < q->expert_count);
     return &q->place_plus1[(size_t)ref.layer * q->expert_count + ref.expert];
 }
 
-static void set_at(struct vf_orders *q, uint32_t i, struct entry e)
+static void set_at(struct vf_orders *q, uint32_t i, struct vf_cache_order e)
 {
     q->heap[i] = e;
-    *place_of(q, e.order.ref) = i + 1;
+    *place_of(q, e.ref) = i + 1;
 }
 
 static void sift_up(struct vf_orders *q, uint32_t i)
 {
-    struct entry e = q->heap[i];
+    struct vf_cache_order e = q->heap[i];
     for (; i > 0 && comes_before(&e, &q->heap[(i - 1) / 2]); i = (i - 1) / 2)
         set_at(q, i, q->heap[(i - 1) / 2]);
     set_at(q, i, e);
@@ -96,7 +96,7 @@ static void sift_up(struct vf_orders *q, uint32_t i)
 
 static void sift_down(struct vf_orders *q, uint32_t i)
 {
-    struct entry e = q->heap[i];
+    struct vf_cache_order e = q->heap[i];
     for (;;) {
         uint32_t child = 2 * i + 1;
         if (child >= q->count)
@@ -116,7 +116,7 @@ static bool grow(struct vf_orders *q)
     if (q->count < q->capacity)
         return true;
     uint32_t capacity = q->capacity ? q->capacity * 2 : 64;
-    struct entry *heap = realloc(q->heap, capacity * sizeof *heap);
+    struct vf_cache_order *heap = realloc(q->heap, capacity * sizeof *heap);
     if (!heap)
         return false;
     q->heap = heap;
@@ -127,7 +127,7 @@ static bool grow(struct vf_orders *q)
 /* Only ever makes the entry more urgent, so it can only move up. */
 static void merge(struct vf_orders *q, uint32_t i, const struct vf_cache_order *order)
 {
-    vf_order_merge(&q->heap[i].order, order);
+    vf_order_merge(&q->heap[i], order);
     sift_up(q, i);
 }
 
@@ -140,7 +140,7 @@ enum vf_orders_put vf_orders_put(struct vf_orders *q, const struct vf_cache_orde
     }
     if (!grow(q))
         return VF_ORDERS_NO_MEMORY;
-    q->heap[q->count] = (struct entry){.order = *order, .arrival = q->arrivals++};
+    q->heap[q->count] = *order;
     sift_up(q, q->count++);
     return VF_ORDERS_NEW;
 }
@@ -152,15 +152,25 @@ uint32_t vf_orders_count(const struct vf_orders *q)
 
 const struct vf_cache_order *vf_orders_first(const struct vf_orders *q)
 {
-    return q->count ? &q->heap[0].order : NULL;
+    return q->count ? &q->heap[0] : NULL;
 }
 
-void vf_orders_take_first(struct vf_orders *q)
+const struct vf_cache_order *vf_orders_find(const struct vf_orders *q, struct vf_expert_ref ref)
 {
-    VF_ASSERT(q->count > 0);
-    *place_of(q, q->heap[0].order.ref) = 0;
-    if (--q->count == 0)
+    uint32_t place = *place_of(q, ref);
+    return place ? &q->heap[place - 1] : NULL;
+}
+
+/* The last one fills the gap; it may belong above it, or below. */
+void vf_orders_take(struct vf_orders *q, struct vf_expert_ref ref)
+{
+    uint32_t place = *place_of(q, ref);
+    VF_ASSERT(place > 0);
+    *place_of(q, ref) = 0;
+    uint32_t i = place - 1;
+    if (i == --q->count)
         return;
-    q->heap[0] = q->heap[q->count];
-    sift_down(q, 0);
+    q->heap[i] = q->heap[q->count];
+    sift_up(q, i);
+    sift_down(q, *place_of(q, q->heap[i].ref) - 1);
 }

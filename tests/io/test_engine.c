@@ -341,10 +341,9 @@ static void test_orders(void)
     struct {
         bool there;
         struct vf_cache_order order;
-        uint64_t arrival;
     } list[KEYS] = {0};
     struct vf_orders *q;
-    uint64_t state = 11, arrivals = 0;
+    uint64_t state = 11;
     int wrong = 0;
     MUST(vf_orders_create(LAYERS, EXPERTS, &q, &must_err));
     for (int i = 0; i < 20000; i++) {
@@ -360,7 +359,6 @@ static void test_orders(void)
             if (!list[key].there) {
                 list[key].there = true;
                 list[key].order = o;
-                list[key].arrival = arrivals++;
             } else {
                 merge_model(&list[key].order, &o);
             }
@@ -373,9 +371,7 @@ static void test_orders(void)
             if (!list[k].there)
                 continue;
             if (!b || rank(a) < rank(b) ||
-                (rank(a) == rank(b) &&
-                 (a->deadline < b->deadline ||
-                  (a->deadline == b->deadline && list[k].arrival < list[best].arrival))))
+                (rank(a) == rank(b) && a->deadline < b->deadline)) /* else the lower key */
                 best = k;
         }
         const struct vf_cache_order *first = vf_orders_first(q);
@@ -388,8 +384,14 @@ static void test_orders(void)
                  first->ref.expert != want->ref.expert || first->deadline != want->deadline ||
                  first->demand != want->demand || first->speculative != want->speculative ||
                  first->process != want->process;
-        vf_orders_take_first(q);
-        list[best].there = false;
+        uint32_t key = random_below(&state, 2) ? (uint32_t)best : random_below(&state, KEYS);
+        struct vf_expert_ref ref = {key / EXPERTS, key % EXPERTS};
+        const struct vf_cache_order *found = vf_orders_find(q, ref);
+        wrong += (found != NULL) != list[key].there ||
+                 (found && found->deadline != list[key].order.deadline);
+        if (found)
+            vf_orders_take(q, ref);
+        list[key].there = false;
     }
     ok(wrong == 0, "20000 random operations on the queue agree with a plain list");
     vf_orders_destroy(q);
