@@ -100,6 +100,7 @@ static json_t *reads_json(const Vflow__StepStats *stats, const Vflow__ExpertRead
     json_object_set_new(o, "latency_ms_median", json_real(reads->latency_ms_median));
     json_object_set_new(o, "latency_ms_p95", json_real(reads->latency_ms_p95));
     json_object_set_new(o, "latency_ms_max", json_real(reads->latency_ms_max));
+    json_object_set_new(o, "joined", number(reads->joined));
     return o;
 }
 
@@ -163,11 +164,12 @@ static void print_reads(const Vflow__StepStats *s, const Vflow__ExpertReads *rea
     printf("            %llu prefetched were there when wanted, %llu wasted\n",
            (unsigned long long)reads->prefetched_used,
            (unsigned long long)reads->prefetched_wasted);
-    printf("reads       %.2f ms each (median %.2f, 95%% %.2f, longest %.2f); %.3f s of stall in "
-           "%.3f s of reading, %.1f%% hidden\n",
-           reads->latency_ms_mean, reads->latency_ms_median, reads->latency_ms_p95,
-           reads->latency_ms_max, (double)s->stall_ns * 1e-9, (double)reads->read_ns * 1e-9,
-           100 * hidden_share(s, reads));
+    printf(
+        "reads       %.2f ms each (median %.2f, 95%% %.2f, longest %.2f), %llu joined; %.3f s of "
+        "stall in %.3f s of reading, %.1f%% hidden\n",
+        reads->latency_ms_mean, reads->latency_ms_median, reads->latency_ms_p95,
+        reads->latency_ms_max, (unsigned long long)reads->joined, (double)s->stall_ns * 1e-9,
+        (double)reads->read_ns * 1e-9, 100 * hidden_share(s, reads));
 }
 
 static void print_status(const Vflow__StatusReply *r)

@@ -32,6 +32,18 @@ enum vf_code vf_expert_bank_from_model(const struct vf_model_file *f, struct vf_
     return VF_OK;
 }
 
+/* Records go round the files. */
+bool vf_expert_bank_next(const struct vf_expert_bank *b, uint32_t layer, uint32_t expert,
+                         uint32_t *next)
+{
+    *next = expert + b->file_count;
+    if (*next >= b->expert_count)
+        return false;
+    struct vf_expert_extent x = b->extent(b->ctx, layer, expert);
+    struct vf_expert_extent y = b->extent(b->ctx, layer, *next);
+    return y.file == x.file && y.offset == x.offset + x.bytes;
+}
+
 void vf_expert_bank_range(const struct vf_expert_bank *b, uint32_t file, uint64_t *offset,
                           uint64_t *bytes)
 {

@@ -28,6 +28,10 @@ struct vf_expert_bank {
  * experts. */
 enum vf_code vf_expert_bank_from_model(const struct vf_model_file *f, struct vf_expert_bank *out,
                                        struct vf_err *err);
+/* Whether a record of the same layer begins where this one ends in its file, with no byte between:
+ * *next is its expert. In a striped bank that isn't expert + 1. */
+bool vf_expert_bank_next(const struct vf_expert_bank *b, uint32_t layer, uint32_t expert,
+                         uint32_t *next);
 /* From a file's first record to its last one's end; no bytes when it has none. */
 void vf_expert_bank_range(const struct vf_expert_bank *b, uint32_t file, uint64_t *offset,
                           uint64_t *bytes);

@@ -285,6 +285,12 @@ void vf_expert_cache_count_merged(struct vf_expert_cache *c, uint32_t io_worker)
     add_relaxed(&c->h->io_workers[io_worker].merged, 1);
 }
 
+void vf_expert_cache_count_joined(struct vf_expert_cache *c, uint32_t io_worker, uint32_t records)
+{
+    VF_ASSERT(io_worker < c->g.io_worker_count);
+    add_relaxed(&c->h->io_workers[io_worker].joined, records);
+}
+
 void vf_expert_cache_count_busy(struct vf_expert_cache *c, uint32_t io_worker, uint64_t ns)
 {
     VF_ASSERT(io_worker < c->g.io_worker_count);
@@ -340,6 +346,7 @@ struct vf_cache_io_state vf_expert_cache_io_state(const struct vf_expert_cache *
                 .stale = LOAD(stale),
                 .evictions = LOAD(evictions),
                 .busy_ns = LOAD(busy_ns),
+                .joined = LOAD(joined),
             },
     };
 #undef LOAD

@@ -177,11 +177,13 @@ struct vf_cache_io_stats { /* totals of one I/O worker */
     uint64_t merged, stale;                  /* orders that found another one, or came too late */
     uint64_t evictions;
     uint64_t busy_ns; /* time with at least one read in flight */
+    uint64_t joined;  /* records that were read along with the one before them, in one request */
 };
 /* Adds to the worker's totals; one caller per io_worker. */
 void vf_expert_cache_count_read(struct vf_expert_cache *c, uint32_t io_worker, uint32_t process,
                                 uint64_t bytes, uint64_t latency_ns, bool failed);
 void vf_expert_cache_count_merged(struct vf_expert_cache *c, uint32_t io_worker);
+void vf_expert_cache_count_joined(struct vf_expert_cache *c, uint32_t io_worker, uint32_t records);
 void vf_expert_cache_count_busy(struct vf_expert_cache *c, uint32_t io_worker, uint64_t ns);
 /* Whether a worker has work that isn't speculative, and whether one of the others has: those that
  * share a drive speculate only when none has. A hint. */
@@ -203,6 +205,7 @@ struct vf_cache_io_state vf_expert_cache_io_state(const struct vf_expert_cache *
 
 struct vf_cache_totals { /* of the whole cache */
     uint64_t reads, bytes, evictions;
+    uint64_t joined; /* of the reads: along with the record before it, in one request */
     /* Loaded for an order before anybody waited for them: there when wanted; gone without a use.
      * What came late is in neither. */
     uint64_t prefetched_used, prefetched_wasted;

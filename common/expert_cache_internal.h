@@ -31,7 +31,7 @@ struct cache_io {                      /* written by its I/O worker alone */
     _Atomic uint64_t latency_ns_sum, latency_ns_max;
     _Atomic uint64_t latencies[VF_CACHE_LATENCY_BINS]; /* reads by expert_cache_stats.c's bins */
     _Atomic uint64_t merged, stale, evictions;
-    _Atomic uint64_t busy_ns;
+    _Atomic uint64_t busy_ns, joined;
     _Atomic uint64_t busy; /* relaxed, a hint: it has work that isn't speculative */
 };
 

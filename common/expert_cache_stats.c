@@ -43,6 +43,7 @@ static void add_reads(const struct vf_expert_cache *c, struct vf_cache_totals *t
         t->reads += LOAD(io->reads);
         t->bytes += LOAD(io->bytes);
         t->evictions += LOAD(io->evictions);
+        t->joined += LOAD(io->joined);
         uint64_t busy_ns = LOAD(io->busy_ns);
         if (busy_ns)
             t->bytes_per_s += (double)LOAD(io->bytes) / ((double)busy_ns * 1e-9);

@@ -102,9 +102,9 @@ void vf_run_report_print(const struct vf_run_report *r, const struct vf_engine_i
             c->prefetched_used, c->prefetched_wasted);
     fprintf(stderr,
             "reads    %" PRIu64 " of the drive at %.2f GB/s, %.2f ms each (median %.2f, 95%% %.2f, "
-            "longest %.2f)\n",
+            "longest %.2f), %" PRIu64 " joined to another\n",
             c->reads, c->bytes_per_s * 1e-9, c->latency_ms_mean, c->latency_ms_median,
-            c->latency_ms_p95, c->latency_ms_max);
+            c->latency_ms_p95, c->latency_ms_max, c->joined);
     fprintf(stderr, "stall    %.3f s waiting for the drive in %.3f s of reading, %s hidden\n",
             r->stall_s, (double)c->read_ns * 1e-9, TEXT(100 * r->hidden_share, 1, "%"));
     if (r->totals.speculation.workers > 0)
@@ -137,13 +137,13 @@ static json_t *guesses_json(const struct vf_engine_speculation *s)
 /* Puts what is known of streamed experts into the statistics. */
 static json_t *add_cache_json(json_t *stats, const struct vf_cache_totals *c)
 {
-    json_t *more = json_pack("{s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f}", "prefetched_used",
-                             (json_int_t)c->prefetched_used, "prefetched_wasted",
-                             (json_int_t)c->prefetched_wasted, "expert_evictions",
-                             (json_int_t)c->evictions, "read_seconds", (double)c->read_ns * 1e-9,
-                             "read_bytes_per_second", c->bytes_per_s, "read_ms_mean",
-                             c->latency_ms_mean, "read_ms_median", c->latency_ms_median,
-                             "read_ms_p95", c->latency_ms_p95, "read_ms_max", c->latency_ms_max);
+    json_t *more = json_pack(
+        "{s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f}", "prefetched_used",
+        (json_int_t)c->prefetched_used, "prefetched_wasted", (json_int_t)c->prefetched_wasted,
+        "expert_evictions", (json_int_t)c->evictions, "expert_reads_joined", (json_int_t)c->joined,
+        "read_seconds", (double)c->read_ns * 1e-9, "read_bytes_per_second", c->bytes_per_s,
+        "read_ms_mean", c->latency_ms_mean, "read_ms_median", c->latency_ms_median, "read_ms_p95",
+        c->latency_ms_p95, "read_ms_max", c->latency_ms_max);
     if (json_object_update(stats, more) != 0) {
         json_decref(stats);
         stats = NULL;

@@ -308,11 +308,12 @@ static void log_totals(const struct io_worker *w)
     if (!w->service)
         return;
     struct vf_cache_io_stats s = vf_io_service_stats(w->service);
-    vf_info("%" PRIu64 " reads, %" PRIu64 " MiB, latency mean %.2f ms, max %.2f ms, %" PRIu64
-            " errors, %" PRIu64 " orders merged, %" PRIu64 " stale, %" PRIu64 " evictions",
-            s.reads, s.bytes >> 20,
-            s.reads ? (double)s.latency_ns_sum / (double)s.reads / 1e6 : 0.0,
-            (double)s.latency_ns_max / 1e6, s.read_errors, s.merged, s.stale, s.evictions);
+    vf_info(
+        "%" PRIu64 " reads, %" PRIu64 " MiB, latency mean %.2f ms, max %.2f ms, %" PRIu64
+        " errors, %" PRIu64 " joined, %" PRIu64 " orders merged, %" PRIu64 " stale, %" PRIu64
+        " evictions",
+        s.reads, s.bytes >> 20, s.reads ? (double)s.latency_ns_sum / (double)s.reads / 1e6 : 0.0,
+        (double)s.latency_ns_max / 1e6, s.read_errors, s.joined, s.merged, s.stale, s.evictions);
 }
 
 static void deinit(struct io_worker *w)

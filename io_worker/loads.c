@@ -5,6 +5,9 @@
  * front. A failed load is ended when its last piece in flight has come back, since the slot must
  * not be given away before.
  *
+ * A read may join loads of one piece each: those behind the first come from orders that wait for
+ * the records behind its own. What such a read doesn't bring, each load asks for again, alone.
+ *
  * When the cache grants no slot the first order stays where it is, and every turn tries again.
  */
 #include "io_worker/loads.h"
@@ -12,6 +15,7 @@
 #include "common/fault.h"
 #include "common/log.h"
 #include "common/util.h"
+#include "io_worker/neighbours.h"
 #include "io_worker/orders.h"
 
 #include <errno.h>
@@ -21,9 +25,10 @@
 #include <xxhash.h>
 
 #define STARVED_POLL_MS 50
-#define IDLE_POLL_MS    1   /* for other workers to leave the drive to speculation */
-#define TRANSIENT_MAX   16  /* EINTR and EAGAIN in a row before they count as a failure */
-#define PREEMPTED_MAX   16u /* loads that wait half read while more urgent ones go first */
+#define IDLE_POLL_MS    1    /* for other workers to leave the drive to speculation */
+#define TRANSIENT_MAX   16   /* EINTR and EAGAIN in a row before they count as a failure */
+#define PREEMPTED_MAX   16u  /* loads that wait half read while more urgent ones go first */
+#define JOINED_MAX      128u /* loads that share another one's read, of all reads together */
 
 struct load {
     bool active;
@@ -38,6 +43,7 @@ struct load {
     bool front_told;
     uint64_t started_ns;
     bool retried, failed;
+    bool alone;       /* a read that joined it with others didn't bring it: not joined again */
     int failed_errno; /* failed; 0: the file ended */
     XXH3_state_t *hash;
 };
@@ -49,6 +55,8 @@ struct piece_read {
     uint64_t done_bytes;
     uint32_t transients;
     int fault; /* strikes when this read completes */
+    uint32_t more_count;
+    struct load *more[VF_READ_SLOTS_MAX - 1]; /* joined to load, in the order of the file */
 };
 
 struct vf_loads {
@@ -64,7 +72,8 @@ struct vf_loads {
     uint32_t load_count, active, active_guesses;
     struct piece_read *reads; /* [depth]; a read's tag is its index */
     struct vf_read_done *done;
-    uint32_t in_flight, guesses_in_flight;
+    uint32_t in_flight;
+    uint32_t join_max;   /* records of a read */
     bool starved;        /* no slot for the first order */
     bool waits_for_idle; /* guesses wait for other workers */
     uint32_t others_starved;
@@ -180,11 +189,16 @@ static enum vf_code hash_landed(struct vf_loads *l, bool *ended, struct vf_err *
 
 /* ---- reads --------------------------------------------------------------------------------- */
 
+static struct load *load_of(const struct piece_read *r, uint32_t i)
+{
+    return i == 0 ? r->load : r->more[i - 1];
+}
+
 static void end_read(struct vf_loads *l, struct piece_read *r)
 {
     r->active = false;
-    r->load->in_flight--;
-    l->guesses_in_flight -= r->load->order.speculative;
+    for (uint32_t i = 0; i <= r->more_count; i++)
+        load_of(r, i)->in_flight--;
     if (--l->in_flight == 0)
         vf_expert_cache_count_busy(l->cache, l->index, vf_now_ns() - l->busy_since_ns);
 }
@@ -199,6 +213,42 @@ static enum vf_code fail_read(struct vf_loads *l, struct piece_read *r, int sys_
     return end_failed(l, load, err);
 }
 
+static void log_again(const struct vf_loads *l, const struct load *load, uint64_t offset,
+                      int sys_errno)
+{
+    vf_info("layer %u, expert %u: reading %s at offset %" PRIu64 " again: %s",
+            load->order.ref.layer, load->order.ref.expert, path_of(l, load),
+            load->extent.offset + offset, sys_errno ? strerror(sys_errno) : "short");
+}
+
+/* Ends a read of joined loads that brought the first bytes of them. The others' pieces count as not
+ * asked for yet; after an error they have had the first of their two chances. */
+static void end_joined(struct vf_loads *l, struct piece_read *r, uint64_t bytes, int sys_errno)
+{
+    for (uint32_t i = 0; i <= r->more_count; i++) {
+        struct load *load = load_of(r, i);
+        if ((i + 1) * load->extent.bytes <= bytes) {
+            load->landed = 1;
+            continue;
+        }
+        log_again(l, load, 0, sys_errno);
+        load->next_piece = 0;
+        load->alone = true;
+        load->retried = bytes == 0;
+    }
+    end_read(l, r);
+}
+
+static void complete_joined(struct vf_loads *l, struct piece_read *r, int64_t result)
+{
+    uint64_t bytes = result < 0 ? 0 : (uint64_t)result;
+    uint64_t wanted = (1 + r->more_count) * r->load->extent.bytes;
+    if (r->fault == VF_FAULT_SHORT)
+        bytes = vf_min_u64(bytes, vf_round_up(wanted / 2, VF_READ_ALIGN));
+    VF_ASSERT(bytes <= wanted);
+    end_joined(l, r, bytes, result < 0 ? (int)-result : 0);
+}
+
 /* Asks the engine for what is missing of the piece. */
 static enum vf_code submit_rest(struct vf_loads *l, struct piece_read *r, struct vf_err *err)
 {
@@ -206,7 +256,7 @@ static enum vf_code submit_rest(struct vf_loads *l, struct piece_read *r, struct
     uint64_t offset = piece_offset(l, r->piece) + r->done_bytes;
     uint64_t bytes = piece_bytes(l, load, r->piece) - r->done_bytes;
     r->fault = vf_fault("io.read");
-    if (r->fault == VF_FAULT_SHORT && bytes > VF_READ_ALIGN)
+    if (r->fault == VF_FAULT_SHORT && bytes > VF_READ_ALIGN && r->more_count == 0)
         bytes = vf_round_up(bytes / 2, VF_READ_ALIGN);
     struct vf_read read = {
         .tag = (uint32_t)(r - l->reads),
@@ -215,12 +265,18 @@ static enum vf_code submit_rest(struct vf_loads *l, struct piece_read *r, struct
         .bytes = bytes,
         .file = load->extent.file,
         .file_offset = load->extent.offset + offset,
+        .more_count = r->more_count,
     };
+    for (uint32_t i = 0; i < r->more_count; i++)
+        read.more[i] = r->more[i]->slot;
     struct vf_err why;
     if (vf_read_engine_submit(l->engine, &read, &why) == VF_OK)
         return VF_OK;
     vf_warn("%s", why.text);
-    return fail_read(l, r, EIO, err);
+    if (r->more_count == 0)
+        return fail_read(l, r, EIO, err);
+    end_joined(l, r, 0, EIO);
+    return VF_OK;
 }
 
 /* A read error, or a file that ends too early: the piece once more, then no more. */
@@ -230,10 +286,7 @@ static enum vf_code retry_or_fail(struct vf_loads *l, struct piece_read *r, int 
     struct load *load = r->load;
     if (load->retried || load->failed)
         return fail_read(l, r, sys_errno, err);
-    vf_info("layer %u, expert %u: reading %s at offset %" PRIu64 " again: %s",
-            load->order.ref.layer, load->order.ref.expert, path_of(l, load),
-            load->extent.offset + piece_offset(l, r->piece) + r->done_bytes,
-            sys_errno ? strerror(sys_errno) : "short");
+    log_again(l, load, piece_offset(l, r->piece) + r->done_bytes, sys_errno);
     load->retried = true;
     r->done_bytes = 0;
     return submit_rest(l, r, err);
@@ -254,6 +307,10 @@ static enum vf_code complete_read(struct vf_loads *l, struct piece_read *r, int6
         result = -r->fault;
     if ((result == -EINTR || result == -EAGAIN) && ++r->transients <= TRANSIENT_MAX)
         return submit_rest(l, r, err);
+    if (r->more_count > 0) {
+        complete_joined(l, r, result);
+        return VF_OK;
+    }
     if (result < 0)
         return retry_or_fail(l, r, (int)-result, err);
     r->transients = 0;
@@ -278,19 +335,6 @@ static enum vf_code take_completions(struct vf_loads *l, struct vf_err *err)
     return code;
 }
 
-static enum vf_code submit_next_piece(struct vf_loads *l, struct load *load, struct vf_err *err)
-{
-    struct piece_read *r = l->reads;
-    while (r->active)
-        r++;
-    *r = (struct piece_read){.active = true, .load = load, .piece = load->next_piece++};
-    load->in_flight++;
-    l->guesses_in_flight += load->order.speculative;
-    if (l->in_flight++ == 0)
-        l->busy_since_ns = vf_now_ns();
-    return submit_rest(l, r, err);
-}
-
 /* ---- what is next -------------------------------------------------------------------------- */
 
 static struct load *find_load(struct vf_loads *l, struct vf_expert_ref ref)
@@ -309,10 +353,15 @@ static void raise_load(struct vf_loads *l, struct load *load, const struct vf_ca
 {
     bool was_guess = load->order.speculative;
     vf_order_merge(&load->order, order);
-    if (was_guess && !load->order.speculative) {
-        l->active_guesses--;
-        l->guesses_in_flight -= load->in_flight;
-    }
+    l->active_guesses -= was_guess && !load->order.speculative;
+}
+
+static uint32_t guesses_in_flight(const struct vf_loads *l)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < l->depth && l->in_flight > 0; i++)
+        n += l->reads[i].active && l->reads[i].load->order.speculative;
+    return n;
 }
 
 /* Nothing else is queued or in flight. */
@@ -329,7 +378,7 @@ static bool may_go_on(struct vf_loads *l, const struct vf_cache_order *order)
 {
     if (!order->speculative)
         return true;
-    return l->guesses_in_flight < vf_max_u64(1, l->depth / 2) && drive_is_idle(l);
+    return guesses_in_flight(l) < vf_max_u64(1, l->depth / 2) && drive_is_idle(l);
 }
 
 /* The most urgent load that has pieces to ask for; NULL: none. */
@@ -345,7 +394,8 @@ static struct load *next_load(struct vf_loads *l)
     return best && may_go_on(l, &best->order) ? best : NULL;
 }
 
-static void start_load(struct vf_loads *l, const struct vf_cache_order *order, uint32_t slot)
+static struct load *start_load(struct vf_loads *l, const struct vf_cache_order *order,
+                               uint32_t slot)
 {
     struct load *load = l->loads;
     while (load->active)
@@ -365,23 +415,26 @@ static void start_load(struct vf_loads *l, const struct vf_cache_order *order, u
     XXH3_64bits_reset(hash);
     l->active++;
     l->active_guesses += order->speculative;
+    return load;
 }
 
-/* Asks the cache for a slot for the first order; *went tells whether the order left the queue. */
-static enum vf_code begin_first(struct vf_loads *l, bool *went, struct vf_err *err)
+/* Asks the cache for a slot for a waiting order; without one, starved, the order goes on waiting.
+ * *begun is NULL where there is nothing to read. */
+static enum vf_code begin(struct vf_loads *l, const struct vf_cache_order *waiting,
+                          struct load **begun, struct vf_err *err)
 {
-    struct vf_cache_order order = *vf_orders_first(l->orders);
+    struct vf_cache_order order = *waiting;
     enum vf_cache_begin result;
     uint32_t slot;
+    *begun = NULL;
     enum vf_code code = vf_expert_cache_begin(l->cache, l->index, &order, &result, &slot, err);
     if (code != VF_OK)
         return code;
     l->starved = result == VF_CACHE_STARVED;
-    *went = !l->starved;
-    if (*went)
+    if (!l->starved)
         vf_orders_take(l->orders, order.ref);
     if (result == VF_CACHE_BEGUN)
-        start_load(l, &order, slot);
+        *begun = start_load(l, &order, slot);
     if (result == VF_CACHE_PRESENT) {
         vf_expert_cache_count_merged(l->cache, l->index);
         struct load *load = find_load(l, order.ref);
@@ -389,6 +442,41 @@ static enum vf_code begin_first(struct vf_loads *l, bool *went, struct vf_err *e
             raise_load(l, load, &order);
     }
     return VF_OK;
+}
+
+/* Begins loads of the records behind the read's, as long as their orders wait and slots are found,
+ * and joins them to it. */
+static enum vf_code join_neighbours(struct vf_loads *l, struct piece_read *r, struct vf_err *err)
+{
+    enum vf_code code = VF_OK;
+    struct load *last = r->load;
+    while (code == VF_OK && 1 + r->more_count < l->join_max && !l->starved &&
+           l->active + PREEMPTED_MAX < l->load_count) {
+        const struct vf_cache_order *next = vf_neighbour_of(&l->bank, l->orders, &last->order);
+        if (!next)
+            break;
+        code = begin(l, next, &last, err);
+        if (code != VF_OK || !last)
+            break;
+        last->next_piece = 1;
+        last->in_flight = 1;
+        r->more[r->more_count++] = last;
+    }
+    vf_expert_cache_count_joined(l->cache, l->index, r->more_count);
+    return code;
+}
+
+static enum vf_code submit_next_piece(struct vf_loads *l, struct load *load, struct vf_err *err)
+{
+    struct piece_read *r = l->reads;
+    while (r->active)
+        r++;
+    *r = (struct piece_read){.active = true, .load = load, .piece = load->next_piece++};
+    load->in_flight++;
+    if (l->in_flight++ == 0)
+        l->busy_since_ns = vf_now_ns();
+    enum vf_code code = load->alone ? VF_OK : join_neighbours(l, r, err);
+    return code == VF_OK ? submit_rest(l, r, err) : code;
 }
 
 static bool may_begin(struct vf_loads *l, const struct vf_cache_order *first,
@@ -426,16 +514,17 @@ static enum vf_code start_reads(struct vf_loads *l, struct vf_err *err)
     l->waits_for_idle = false;
     while (code == VF_OK && l->in_flight < l->depth) {
         struct load *next = next_load(l);
-        bool went = false;
-        if (!l->starved && may_begin(l, vf_orders_first(l->orders), next)) {
+        const struct vf_cache_order *first = vf_orders_first(l->orders);
+        if (!l->starved && may_begin(l, first, next)) {
             uint32_t guesses = l->active_guesses;
-            code = begin_first(l, &went, err);
+            struct load *begun;
+            code = begin(l, first, &begun, err);
             if (code == VF_OK && l->starved && guesses > 0) { /* they must not hold what it needs */
                 code = drop_guesses(l, false, err);
                 l->starved = l->active_guesses == guesses;
                 continue;
             }
-            if (code != VF_OK || went)
+            if (code != VF_OK || !l->starved)
                 continue;
         }
         if (!next)
@@ -520,8 +609,19 @@ static enum vf_code open_engine(struct vf_loads *l, const struct vf_loads_params
     return vf_read_engine_create(&read, &l->engine, err);
 }
 
+/* Loads beyond one for each read in flight: the others that these may join, and as many again that
+ * are hashed meanwhile. */
+static uint32_t count_joined(const struct vf_loads *l)
+{
+    if (l->join_max == 1)
+        return 0;
+    return (uint32_t)vf_min_u64(JOINED_MAX, l->depth * (2 * l->join_max - 1));
+}
+
 static enum vf_code allocate(struct vf_loads *l, struct vf_err *err)
 {
+    l->join_max = vf_neighbours_max(&l->bank, l->piece_bytes);
+    l->load_count += count_joined(l);
     l->loads = calloc(l->load_count, sizeof *l->loads);
     l->reads = calloc(l->depth, sizeof *l->reads);
     l->done = calloc(l->depth, sizeof *l->done);

@@ -11,6 +11,10 @@
  * and at the other I/O workers of the same drive; at most half of depth is theirs, and one whose
  * time has come unused is given up between two pieces.
  *
+ * Records of which several make a piece are read together, by one request, where they lie next to
+ * each other, are equally urgent and find slots. A request that fails or is short is repeated
+ * record by record; each of them has its own checksum and its own end.
+ *
  * Single-threaded; whoever owns it waits on its descriptor and calls turn.
  */
 #ifndef VF_IO_WORKER_LOADS_H

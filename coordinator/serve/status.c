@@ -95,6 +95,7 @@ static void fill_reads(struct vf_status *s, const struct vf_cache_totals *cache)
     s->reads.latency_ms_median = cache->latency_ms_median;
     s->reads.latency_ms_p95 = cache->latency_ms_p95;
     s->reads.latency_ms_max = cache->latency_ms_max;
+    s->reads.joined = cache->joined;
     s->reply.reads = &s->reads;
 }
 
