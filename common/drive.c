@@ -288,6 +288,24 @@ static const struct vf_drive_cell *choose(const struct probe *p, uint32_t begin,
     return &p->cells[i];
 }
 
+/* Of cells with parts of `most` and, from `small_count` on, with larger ones, which may be of
+ * several records: these say how large a read should be, but not how single records are read. */
+static struct vf_drive_choice choose_reads(const struct probe *p, uint32_t small_count,
+                                           uint64_t most)
+{
+    const struct vf_drive_cell *chosen = choose(p, 0, small_count), *larger = NULL;
+    if (p->count > small_count)
+        larger = choose(p, small_count, p->count);
+    if (larger && larger->bytes_per_s <= chosen->bytes_per_s * LARGE_RISE)
+        larger = NULL;
+    if (larger && larger->read_bytes <= most)
+        chosen = larger;
+    return (struct vf_drive_choice){.depth = chosen->depth < 2 ? 2 : chosen->depth,
+                                    .read_bytes = larger ? larger->read_bytes : chosen->read_bytes,
+                                    .bytes_per_s = chosen->bytes_per_s,
+                                    .latency_ms = chosen->latency_ms};
+}
+
 enum vf_code vf_drive_probe(struct vf_drive *d, uint64_t record_bytes, uint64_t budget_ns,
                             struct vf_drive_choice *out, struct vf_err *err)
 {
@@ -295,6 +313,8 @@ enum vf_code vf_drive_probe(struct vf_drive *d, uint64_t record_bytes, uint64_t 
         .drive = d, .cell_ns = budget_ns / CELLS_MAX, .until_ns = vf_now_ns() + budget_ns};
     uint64_t most = vf_min_u64(record_bytes, d->bytes) / ALIGN * ALIGN;
     uint64_t part = vf_min_u64(most, PART_BYTES), large = vf_min_u64(most, LARGE_PART_BYTES);
+    if (most <= PART_BYTES / 2) /* several records to a read */
+        large = vf_min_u64(PART_BYTES, d->bytes / ALIGN * ALIGN);
     enum vf_code code = climb(&p, part, VF_DRIVE_DEPTH_MAX, err);
     uint32_t small_count = p.count;
     if (code == VF_OK && large > part)
@@ -305,15 +325,6 @@ enum vf_code vf_drive_probe(struct vf_drive *d, uint64_t record_bytes, uint64_t 
                 code = measure_again(&p, &p.cells[i], err);
     if (code != VF_OK)
         return code;
-    const struct vf_drive_cell *chosen = choose(&p, 0, small_count);
-    if (p.count > small_count) {
-        const struct vf_drive_cell *larger = choose(&p, small_count, p.count);
-        if (larger->bytes_per_s > chosen->bytes_per_s * LARGE_RISE)
-            chosen = larger;
-    }
-    *out = (struct vf_drive_choice){.depth = chosen->depth < 2 ? 2 : chosen->depth,
-                                    .read_bytes = chosen->read_bytes,
-                                    .bytes_per_s = chosen->bytes_per_s,
-                                    .latency_ms = chosen->latency_ms};
+    *out = choose_reads(&p, small_count, most);
     return VF_OK;
 }

@@ -40,7 +40,8 @@ enum vf_code vf_drive_measure(struct vf_drive *d, uint64_t duration_ns, struct v
 
 struct vf_drive_choice {
     uint32_t depth; /* reads at a time; at least 2, so that a drive works on while one is taken */
-    uint64_t read_bytes; /* of each */
+    uint64_t read_bytes; /* of each at most; more than a record where reads of several small ones
+                            bring more, all else is then of single records */
     double bytes_per_s;  /* as measured with about these */
     double latency_ms;
 };
