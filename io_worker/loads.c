@@ -2,100 +2,25 @@
  * drive is at work meanwhile) and announce what is whole.
  *
  * A load keeps which of its pieces have landed as bits and hashes the run of landed pieces from the
- * front. A failed load is ended when its last piece in flight has come back, since the slot must
- * not be given away before.
+ * front.
  *
  * A read may join loads of one piece each: those behind the first come from orders that wait for
- * the records behind its own. What such a read doesn't bring, each load asks for again, alone.
+ * the records behind its own.
  *
  * When the cache grants no slot the first order stays where it is, and every turn tries again.
  */
-#include "io_worker/loads.h"
+#include "io_worker/loads_internal.h"
 
 #include "common/fault.h"
-#include "common/log.h"
-#include "common/util.h"
 #include "io_worker/neighbours.h"
-#include "io_worker/orders.h"
 
-#include <errno.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 #define STARVED_POLL_MS 50
 #define IDLE_POLL_MS    1    /* for other workers to leave the drive to speculation */
-#define TRANSIENT_MAX   16   /* EINTR and EAGAIN in a row before they count as a failure */
 #define PREEMPTED_MAX   16u  /* loads that wait half read while more urgent ones go first */
 #define JOINED_MAX      128u /* loads that share another one's read, of all reads together */
-
-struct load {
-    bool active;
-    struct vf_cache_order order;
-    struct vf_expert_extent extent;
-    uint32_t slot;
-    uint32_t piece_count;
-    uint32_t next_piece; /* the first one not asked for yet */
-    uint32_t hashed;     /* pieces of the front that are in the hash */
-    uint32_t in_flight;
-    uint64_t landed; /* bit i: piece i is there */
-    bool front_told;
-    uint64_t started_ns;
-    bool retried, failed;
-    bool alone;       /* a read that joined it with others didn't bring it: not joined again */
-    int failed_errno; /* failed; 0: the file ended */
-    XXH3_state_t *hash;
-};
-
-struct piece_read {
-    bool active;
-    struct load *load;
-    uint32_t piece;
-    uint64_t done_bytes;
-    uint32_t transients;
-    int fault; /* strikes when this read completes */
-    uint32_t more_count;
-    struct load *more[VF_READ_SLOTS_MAX - 1]; /* joined to load, in the order of the file */
-};
-
-struct vf_loads {
-    struct vf_expert_bank bank;
-    struct vf_expert_cache *cache;
-    struct vf_read_engine *engine;
-    struct vf_orders *orders;
-    uint32_t index, depth;
-    uint64_t piece_bytes;
-    uint64_t front; /* pieces with gate and up, as in landed; 0: not told */
-    bool own_drive;
-    struct load *loads; /* [load_count] */
-    uint32_t load_count, active, active_guesses;
-    struct piece_read *reads; /* [depth]; a read's tag is its index */
-    struct vf_read_done *done;
-    uint32_t in_flight;
-    uint32_t join_max;   /* records of a read */
-    bool starved;        /* no slot for the first order */
-    bool waits_for_idle; /* guesses wait for other workers */
-    uint32_t others_starved;
-    uint64_t busy_since_ns; /* in_flight > 0 */
-};
-
-/* ---- pieces -------------------------------------------------------------------------------- */
-
-static uint64_t piece_offset(const struct vf_loads *l, uint32_t piece)
-{
-    return piece * l->piece_bytes;
-}
-
-static uint64_t piece_bytes(const struct vf_loads *l, const struct load *load, uint32_t piece)
-{
-    return vf_min_u64(l->piece_bytes, load->extent.bytes - piece_offset(l, piece));
-}
-
-static const char *path_of(const struct vf_loads *l, const struct load *load)
-{
-    return l->bank.files[load->extent.file];
-}
 
 /* ---- ending a load ------------------------------------------------------------------------- */
 
@@ -106,9 +31,8 @@ static void forget_load(struct vf_loads *l, struct load *load)
     load->active = false;
 }
 
-/* Ends a load one way or the other. */
-static enum vf_code finish_load(struct vf_loads *l, struct load *load,
-                                const struct vf_cache_failure *failure, struct vf_err *err)
+enum vf_code loads_finish(struct vf_loads *l, struct load *load,
+                          const struct vf_cache_failure *failure, struct vf_err *err)
 {
     uint32_t starved = 0;
     vf_expert_cache_count_read(l->cache, l->index, load->order.process,
@@ -121,27 +45,15 @@ static enum vf_code finish_load(struct vf_loads *l, struct load *load,
     return code;
 }
 
-/* A load that can't be completed ends with its last piece. */
-static enum vf_code end_failed(struct vf_loads *l, struct load *load, struct vf_err *err)
-{
-    if (load->in_flight > 0)
-        return VF_OK;
-    struct vf_cache_failure failure = {.code = VF_ERR_IO, .sys_errno = load->failed_errno};
-    vf_info("layer %u, expert %u: read of %s at offset %" PRIu64 " given up: %s",
-            load->order.ref.layer, load->order.ref.expert, path_of(l, load), load->extent.offset,
-            load->failed_errno ? strerror(load->failed_errno) : "the file ended");
-    return finish_load(l, load, &failure, err);
-}
-
 static enum vf_code end_whole(struct vf_loads *l, struct load *load, struct vf_err *err)
 {
     uint64_t found = XXH3_64bits_digest(load->hash);
     if (vf_fault("io.checksum"))
         found = ~found;
     if (found == load->extent.xxh3)
-        return finish_load(l, load, NULL, err);
+        return loads_finish(l, load, NULL, err);
     struct vf_cache_failure failure = {.code = VF_ERR_CORRUPT, .xxh3_found = found};
-    return finish_load(l, load, &failure, err);
+    return loads_finish(l, load, &failure, err);
 }
 
 /* Marks the fronts that have landed, before anything is hashed: the readers compute meanwhile. */
@@ -183,154 +95,6 @@ static enum vf_code hash_landed(struct vf_loads *l, bool *ended, struct vf_err *
             continue;
         code = end_whole(l, load, err);
         *ended = true;
-    }
-    return code;
-}
-
-/* ---- reads --------------------------------------------------------------------------------- */
-
-static struct load *load_of(const struct piece_read *r, uint32_t i)
-{
-    return i == 0 ? r->load : r->more[i - 1];
-}
-
-static void end_read(struct vf_loads *l, struct piece_read *r)
-{
-    r->active = false;
-    for (uint32_t i = 0; i <= r->more_count; i++)
-        load_of(r, i)->in_flight--;
-    if (--l->in_flight == 0)
-        vf_expert_cache_count_busy(l->cache, l->index, vf_now_ns() - l->busy_since_ns);
-}
-
-static enum vf_code fail_read(struct vf_loads *l, struct piece_read *r, int sys_errno,
-                              struct vf_err *err)
-{
-    struct load *load = r->load;
-    end_read(l, r);
-    load->failed = true;
-    load->failed_errno = sys_errno;
-    return end_failed(l, load, err);
-}
-
-static void log_again(const struct vf_loads *l, const struct load *load, uint64_t offset,
-                      int sys_errno)
-{
-    vf_info("layer %u, expert %u: reading %s at offset %" PRIu64 " again: %s",
-            load->order.ref.layer, load->order.ref.expert, path_of(l, load),
-            load->extent.offset + offset, sys_errno ? strerror(sys_errno) : "short");
-}
-
-/* Ends a read of joined loads that brought the first bytes of them. The others' pieces count as not
- * asked for yet; after an error they have had the first of their two chances. */
-static void end_joined(struct vf_loads *l, struct piece_read *r, uint64_t bytes, int sys_errno)
-{
-    for (uint32_t i = 0; i <= r->more_count; i++) {
-        struct load *load = load_of(r, i);
-        if ((i + 1) * load->extent.bytes <= bytes) {
-            load->landed = 1;
-            continue;
-        }
-        log_again(l, load, 0, sys_errno);
-        load->next_piece = 0;
-        load->alone = true;
-        load->retried = bytes == 0;
-    }
-    end_read(l, r);
-}
-
-static void complete_joined(struct vf_loads *l, struct piece_read *r, int64_t result)
-{
-    uint64_t bytes = result < 0 ? 0 : (uint64_t)result;
-    uint64_t wanted = (1 + r->more_count) * r->load->extent.bytes;
-    if (r->fault == VF_FAULT_SHORT)
-        bytes = vf_min_u64(bytes, vf_round_up(wanted / 2, VF_READ_ALIGN));
-    VF_ASSERT(bytes <= wanted);
-    end_joined(l, r, bytes, result < 0 ? (int)-result : 0);
-}
-
-/* Asks the engine for what is missing of the piece. */
-static enum vf_code submit_rest(struct vf_loads *l, struct piece_read *r, struct vf_err *err)
-{
-    const struct load *load = r->load;
-    uint64_t offset = piece_offset(l, r->piece) + r->done_bytes;
-    uint64_t bytes = piece_bytes(l, load, r->piece) - r->done_bytes;
-    r->fault = vf_fault("io.read");
-    if (r->fault == VF_FAULT_SHORT && bytes > VF_READ_ALIGN && r->more_count == 0)
-        bytes = vf_round_up(bytes / 2, VF_READ_ALIGN);
-    struct vf_read read = {
-        .tag = (uint32_t)(r - l->reads),
-        .slot = load->slot,
-        .slot_offset = offset,
-        .bytes = bytes,
-        .file = load->extent.file,
-        .file_offset = load->extent.offset + offset,
-        .more_count = r->more_count,
-    };
-    for (uint32_t i = 0; i < r->more_count; i++)
-        read.more[i] = r->more[i]->slot;
-    struct vf_err why;
-    if (vf_read_engine_submit(l->engine, &read, &why) == VF_OK)
-        return VF_OK;
-    vf_warn("%s", why.text);
-    if (r->more_count == 0)
-        return fail_read(l, r, EIO, err);
-    end_joined(l, r, 0, EIO);
-    return VF_OK;
-}
-
-/* A read error, or a file that ends too early: the piece once more, then no more. */
-static enum vf_code retry_or_fail(struct vf_loads *l, struct piece_read *r, int sys_errno,
-                                  struct vf_err *err)
-{
-    struct load *load = r->load;
-    if (load->retried || load->failed)
-        return fail_read(l, r, sys_errno, err);
-    log_again(l, load, piece_offset(l, r->piece) + r->done_bytes, sys_errno);
-    load->retried = true;
-    r->done_bytes = 0;
-    return submit_rest(l, r, err);
-}
-
-static enum vf_code take_piece(struct vf_loads *l, struct piece_read *r, struct vf_err *err)
-{
-    struct load *load = r->load;
-    load->landed |= 1ull << r->piece;
-    end_read(l, r);
-    return load->failed ? end_failed(l, load, err) : VF_OK;
-}
-
-static enum vf_code complete_read(struct vf_loads *l, struct piece_read *r, int64_t result,
-                                  struct vf_err *err)
-{
-    if (r->fault > 0 && r->fault < VF_FAULT_SHORT)
-        result = -r->fault;
-    if ((result == -EINTR || result == -EAGAIN) && ++r->transients <= TRANSIENT_MAX)
-        return submit_rest(l, r, err);
-    if (r->more_count > 0) {
-        complete_joined(l, r, result);
-        return VF_OK;
-    }
-    if (result < 0)
-        return retry_or_fail(l, r, (int)-result, err);
-    r->transients = 0;
-    /* Whole blocks only, so that the next read is aligned again. */
-    uint64_t progress = (uint64_t)result & ~(uint64_t)(VF_READ_ALIGN - 1);
-    if (progress == 0)
-        return retry_or_fail(l, r, 0, err);
-    uint64_t wanted = piece_bytes(l, r->load, r->piece);
-    VF_ASSERT(progress <= wanted - r->done_bytes);
-    r->done_bytes += progress;
-    return r->done_bytes < wanted ? submit_rest(l, r, err) : take_piece(l, r, err);
-}
-
-static enum vf_code take_completions(struct vf_loads *l, struct vf_err *err)
-{
-    enum vf_code code = VF_OK;
-    uint32_t n = vf_read_engine_reap(l->engine, l->done, l->depth);
-    for (uint32_t i = 0; i < n && code == VF_OK; i++) {
-        VF_ASSERT(l->done[i].tag < l->depth && l->reads[l->done[i].tag].active);
-        code = complete_read(l, &l->reads[l->done[i].tag], l->done[i].result, err);
     }
     return code;
 }
@@ -476,7 +240,7 @@ static enum vf_code submit_next_piece(struct vf_loads *l, struct load *load, str
     if (l->in_flight++ == 0)
         l->busy_since_ns = vf_now_ns();
     enum vf_code code = load->alone ? VF_OK : join_neighbours(l, r, err);
-    return code == VF_OK ? submit_rest(l, r, err) : code;
+    return code == VF_OK ? loads_submit(l, r, err) : code;
 }
 
 static bool may_begin(struct vf_loads *l, const struct vf_cache_order *first,
@@ -537,7 +301,7 @@ static enum vf_code start_reads(struct vf_loads *l, struct vf_err *err)
 enum vf_code vf_loads_turn(struct vf_loads *l, uint32_t *starved, struct vf_err *err)
 {
     l->others_starved = 0;
-    enum vf_code code = take_completions(l, err);
+    enum vf_code code = loads_take_completions(l, err);
     if (code == VF_OK)
         code = drop_guesses(l, true, err);
     if (code == VF_OK)
