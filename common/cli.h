@@ -1,8 +1,8 @@
 /* Command lines: one table of options per command, shared parsing, help and value syntax.
  *
  * Options are --name VALUE or --name=VALUE, flags are --name; -p style short names are single
- * letters. A repeated option keeps its last value, except VF_OPT_COUNT and VF_OPT_LIST. Every fault is
- * VF_ERR_USAGE and names the option, what was found and what is allowed.
+ * letters. A repeated option keeps its last value, except VF_OPT_COUNT and VF_OPT_LIST. Every fault
+ * is VF_ERR_USAGE and names the option, what was found and what is allowed.
  */
 #ifndef VF_COMMON_CLI_H
 #define VF_COMMON_CLI_H

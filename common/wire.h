@@ -23,8 +23,8 @@ struct vf_wire_peer {
     size_t id_bytes;
 };
 
-/* One zmq context per process. libzmq aborts when it runs out of descriptors, so the limit is raised
- * as far as it may be, and one below VF_WIRE_FILES_MIN is refused here. NULL on failure. */
+/* One zmq context per process. libzmq aborts when it runs out of descriptors, so the limit is
+ * raised as far as it may be, and one below VF_WIRE_FILES_MIN is refused here. NULL on failure. */
 #define VF_WIRE_FILES_MIN 64u
 void *vf_wire_context_create(struct vf_err *err);
 void vf_wire_context_destroy(void *context);

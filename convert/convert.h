@@ -1,8 +1,9 @@
 /* Converts a Hugging Face checkpoint directory or a GGUF file to one model file.
  *
  * Everything that can be known from headers is checked first (config, tensor names, shapes,
- * dtypes, free space, that the output isn't one of the input files); then the weights stream through block by block, so memory stays at some
- * tens of MiB whatever the model's size. On any failure no output and no temporary file is left.
+ * dtypes, free space, that the output isn't one of the input files); then the weights stream
+ * through block by block, so memory stays at some tens of MiB whatever the model's size. On any
+ * failure no output and no temporary file is left.
  */
 #ifndef VF_CONVERT_CONVERT_H
 #define VF_CONVERT_CONVERT_H

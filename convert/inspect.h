@@ -10,8 +10,9 @@ struct vf_inspect_options {
     bool verify; /* read all weights */
 };
 
-/* To stdout. docs/FORMAT.md documents the JSON. With verify, every bad tensor, expert and section is part of
- * the output; the code then is VF_ERR_CORRUPT and err names the first and says how many. */
+/* To stdout. docs/FORMAT.md documents the JSON. With verify, every bad tensor, expert and section
+ * is part of the output; the code then is VF_ERR_CORRUPT and err names the first and says how many.
+ */
 enum vf_code vf_inspect_print(const struct vf_model_file *f,
                               const struct vf_inspect_options *options, struct vf_err *err);
 
