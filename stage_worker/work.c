@@ -26,7 +26,7 @@ static uint32_t stripes_at_a_time(const struct vf_executor *ex, const struct mat
 {
     bool integers =
         ex->p.q8 && !mm->exact_f32 && (mm->m.quant == VF_QUANT_Q4 || mm->m.quant == VF_QUANT_Q8);
-    bool few = mm->acts.n_col <= ex->p.kernels->stripes_q8;
+    bool few = mm->acts.n_col <= VF_STRIPED_COLS;
     return integers && few ? ex->p.kernels->stripes_q8 : 1;
 }
 

@@ -59,14 +59,16 @@ struct tile {
 /* Keeps GCC from moving all additions behind all products, where they would be spilled. */
 #define PIN(v) __asm__("" : "+x"(v))
 
-/* The records that come next, four in all. Of four streams that one column waits for, the core's
- * own prefetchers fetch more than that, and explicit prefetches would only stand in their way. */
+/* The records that come next: of several stripes four in all. Of four streams that one column waits
+ * for, the core's own prefetchers fetch more than that, and explicit prefetches would only stand in
+ * their way. */
 static ALWAYS_INLINE void prefetch_stripes(const struct span *span, const uint8_t *record,
                                            uint32_t bytes, struct tile t)
 {
-    uint32_t stripes = t.stripes < 4 ? span->stripes : 4;
-    for (uint32_t s = 0; t.stripes < 4 && s < stripes; s++)
-        prefetch_record_ahead(record + s * span->apart, bytes, 4 / stripes * bytes);
+    uint32_t stripes = t.stripes < 4 ? span->stripes : 0;
+    uint32_t ahead = stripes > 1 ? 4 / stripes * bytes : PREFETCH_BYTES;
+    for (uint32_t s = 0; s < stripes; s++)
+        prefetch_record_ahead(record + s * span->apart, bytes, ahead);
 }
 
 /* The dot products of the q4 records at `body`, in pairs of 16 bits, for the low and high eight

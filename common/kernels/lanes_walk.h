@@ -1,7 +1,7 @@
 /* The walk over a matrix that every vector matmul shares; lanes are a record's rows.
  *
  * A stripe is read strictly in memory order: its tiles left to right, in a tile the row blocks top
- * to bottom. With few columns some tiers read up to four stripes side by side, a record of
+ * to bottom. With a column or two some tiers read up to four stripes side by side, a record of
  * each in turn: a core's own prefetchers follow a stream only to the end of a page, and several
  * streams keep more reads under way. The sums of up to eight row blocks wait in a small array
  * between tiles. A tile serves up to WALK_COLS activation columns before the next one is read, as
@@ -44,7 +44,7 @@ typedef void span_fn(const struct span *span, float (*acc)[LANES]);
 struct walk {
     span_fn *add_span;
     uint32_t span_cols; /* columns per pass over a span */
-    uint32_t stripes;   /* most stripes side by side, with no more columns; a power of two */
+    uint32_t stripes;   /* most stripes side by side, a power of two */
 };
 
 static inline uint32_t smaller(uint32_t a, uint32_t b)
@@ -120,7 +120,7 @@ static inline void walk_band(struct band *b, const struct walk *w, float *y, siz
 static inline uint32_t stripes_side_by_side(const struct walk *w, uint32_t n_col, uint32_t rb,
                                             uint32_t rb_end)
 {
-    bool at_stripe = rb % TILE_ROW_BLOCKS == 0 && n_col <= w->span_cols;
+    bool at_stripe = rb % TILE_ROW_BLOCKS == 0 && n_col <= VF_STRIPED_COLS;
     uint32_t stripes = at_stripe ? w->stripes : 1;
     while (stripes > 1 && rb + stripes * TILE_ROW_BLOCKS > rb_end)
         stripes /= 2;
