@@ -81,7 +81,6 @@ struct vf_attn_args {
     size_t out_stride;
 };
 
-#define VF_STRIPED_COLS 2u /* more are bound by the vector units */
 struct vf_kernels {
     const char *name; /* "scalar", "avx2", "avx512", "avx512vnni"; tests: "avx512-emulated", ... */
 
@@ -89,8 +88,8 @@ struct vf_kernels {
     vf_matmul_fn *matmul_q8[VF_QUANT_COUNT];  /* q4, q8 read acts->q; f16, f32 entries are the
                                                  matmul_f32 ones: they have no integer form */
 
-    /* With at most VF_STRIPED_COLS columns matmul_q8 of q4 and q8 reads so many stripes of 128 rows
-     * side by side, where it is given so many; a power of two. */
+    /* With one column matmul_q8 of q4 and q8 reads so many stripes of 128 rows side by side where
+     * it is given so many (a power of two; n columns: an n-th of them). */
     uint32_t stripes_q8;
 
     /* n is a multiple of 32: q, scale, sum per group of 32. scale = max|x| / 127 (f32),

@@ -59,77 +59,100 @@ struct tile {
 /* Keeps GCC from moving all additions behind all products, where they would be spilled. */
 #define PIN(v) __asm__("" : "+x"(v))
 
-/* The records that come next: of several stripes four in all. Of four streams that one column waits
- * for, the core's own prefetchers fetch more than that, and explicit prefetches would only stand in
- * their way. */
+/* The records that come next: of several stripes four in all. Of four streams the core's own
+ * prefetchers fetch more than that, and explicit prefetches would only stand in their way. */
 static ALWAYS_INLINE void prefetch_stripes(const struct span *span, const uint8_t *record,
                                            uint32_t bytes, struct tile t)
 {
-    uint32_t stripes = t.stripes < 4 ? span->stripes : 0;
-    uint32_t ahead = stripes > 1 ? 4 / stripes * bytes : PREFETCH_BYTES;
-    for (uint32_t s = 0; s < stripes; s++)
+    uint32_t ahead = t.stripes > 1 ? 4 / t.stripes * bytes : PREFETCH_BYTES;
+    for (uint32_t s = 0; t.stripes < 4 && s < t.stripes; s++)
         prefetch_record_ahead(record + s * span->apart, bytes, ahead);
 }
 
+/* Adds step j of the dot products: four columns of weights and the four that are 16 further. */
+static ALWAYS_INLINE void dot_step(const uint8_t *body, size_t apart, const struct column *column,
+                                   uint32_t i, struct tile t, uint32_t j, __m256i (*pairs)[2])
+{
+    const __m256i fifteen = _mm256_set1_epi8(15);
+#pragma GCC unroll 4
+    for (uint32_t s = 0; s < t.stripes; s++) {
+        const __m256i *w = (const __m256i *)(body + s * apart + 64 * j);
+        __m256i top = _mm256_loadu_si256(w);
+        __m256i bottom = _mm256_loadu_si256(w + 1);
+        __m256i top_low = _mm256_and_si256(top, fifteen);
+        __m256i top_high = _mm256_and_si256(_mm256_srli_epi16(top, 4), fifteen);
+        __m256i bottom_low = _mm256_and_si256(bottom, fifteen);
+        __m256i bottom_high = _mm256_and_si256(_mm256_srli_epi16(bottom, 4), fifteen);
+#pragma GCC unroll 4
+        for (uint32_t c = 0; c < t.cols; c++) {
+            const int8_t *q = column[c].q + (size_t)i * VF_RECORD_COLS + 4 * j;
+            __m256i low = four_codes(q), high = four_codes(q + 16);
+            __m256i *sum = pairs[s * t.cols + c];
+            sum[0] = _mm256_add_epi16(sum[0], _mm256_maddubs_epi16(top_low, low));
+            sum[1] = _mm256_add_epi16(sum[1], _mm256_maddubs_epi16(bottom_low, low));
+            sum[0] = _mm256_add_epi16(sum[0], _mm256_maddubs_epi16(top_high, high));
+            sum[1] = _mm256_add_epi16(sum[1], _mm256_maddubs_epi16(bottom_high, high));
+        }
+    }
+}
+
 /* The dot products of the q4 records at `body`, in pairs of 16 bits, for the low and high eight
- * rows of each. */
+ * rows of each. Left to itself GCC moves all additions behind all products and spills them: one
+ * column is pinned step by step, several stay a loop. */
 static ALWAYS_INLINE void dot_nibbles(const uint8_t *body, size_t apart,
                                       const struct column *column, uint32_t i, struct tile t,
                                       __m256i (*pairs)[2])
 {
-    const __m256i fifteen = _mm256_set1_epi8(15);
     for (uint32_t k = 0; k < t.stripes * t.cols; k++)
         pairs[k][0] = pairs[k][1] = _mm256_setzero_si256();
+    if (t.cols > 1) {
+#pragma GCC unroll 1
+        for (uint32_t j = 0; j < 4; j++)
+            dot_step(body, apart, column, i, t, j, pairs);
+        return;
+    }
 #pragma GCC unroll 4
     for (uint32_t j = 0; j < 4; j++) {
+        dot_step(body, apart, column, i, t, j, pairs);
 #pragma GCC unroll 4
         for (uint32_t s = 0; s < t.stripes; s++) {
-            const __m256i *w = (const __m256i *)(body + s * apart + 64 * j);
-            __m256i top = _mm256_loadu_si256(w);
-            __m256i bottom = _mm256_loadu_si256(w + 1);
-            __m256i top_low = _mm256_and_si256(top, fifteen);
-            __m256i top_high = _mm256_and_si256(_mm256_srli_epi16(top, 4), fifteen);
-            __m256i bottom_low = _mm256_and_si256(bottom, fifteen);
-            __m256i bottom_high = _mm256_and_si256(_mm256_srli_epi16(bottom, 4), fifteen);
-#pragma GCC unroll 4
-            for (uint32_t c = 0; c < t.cols; c++) {
-                const int8_t *q = column[c].q + (size_t)i * VF_RECORD_COLS + 4 * j;
-                __m256i low = four_codes(q), high = four_codes(q + 16);
-                __m256i *sum = pairs[s * t.cols + c];
-                sum[0] = _mm256_add_epi16(sum[0], _mm256_maddubs_epi16(top_low, low));
-                sum[1] = _mm256_add_epi16(sum[1], _mm256_maddubs_epi16(bottom_low, low));
-                sum[0] = _mm256_add_epi16(sum[0], _mm256_maddubs_epi16(top_high, high));
-                sum[1] = _mm256_add_epi16(sum[1], _mm256_maddubs_epi16(bottom_high, high));
-                PIN(sum[0]);
-                PIN(sum[1]);
-            }
+            PIN(pairs[s][0]);
+            PIN(pairs[s][1]);
         }
     }
 }
 
-/* Adds group i of the columns times the records of a tile's stripes. */
-static ALWAYS_INLINE void add_records_q4(const uint8_t *record, size_t apart,
-                                         const struct column *column, uint32_t i, struct tile t,
-                                         float (*acc)[LANES])
+static ALWAYS_INLINE void add_span_q4(const struct span *span, float (*acc)[LANES], struct tile t)
 {
     const __m256i ones = _mm256_set1_epi16(1);
-    __m256i pairs[SUMS_AT_A_TIME][2];
-    dot_nibbles(record + SCALES_BYTES, apart, column, i, t, pairs);
+    struct column column[SUMS_AT_A_TIME];
+    lanes sum[SUMS_AT_A_TIME];
+    for (uint32_t c = 0; c < t.cols; c++)
+        column[c] = column_at(span, c);
+    for (uint32_t k = 0; k < t.stripes * t.cols; k++)
+        sum[k] = lanes_load(acc[k]);
+    const uint8_t *record = span->record;
+    for (uint32_t i = 0; i < span->group_count; i++) {
+        __m256i pairs[SUMS_AT_A_TIME][2];
+        prefetch_stripes(span, record, vf_record_bytes(VF_QUANT_Q4), t);
+        dot_nibbles(record + SCALES_BYTES, span->apart, column, i, t, pairs);
 #pragma GCC unroll 4
-    for (uint32_t s = 0; s < t.stripes; s++) {
-        lanes scale = lanes_load_f16(record + s * apart);
+        for (uint32_t s = 0; s < t.stripes; s++) {
+            lanes scale = lanes_load_f16(record + s * span->apart);
 #pragma GCC unroll 4
-        for (uint32_t c = 0; c < t.cols; c++) {
-            uint32_t k = s * t.cols + c;
-            __m256i bias = _mm256_slli_epi32(_mm256_set1_epi32(column[c].sum[i]), 3);
-            __m256i top = _mm256_sub_epi32(_mm256_madd_epi16(pairs[k][0], ones), bias);
-            __m256i bottom = _mm256_sub_epi32(_mm256_madd_epi16(pairs[k][1], ones), bias);
-            lanes sum = lanes_load(acc[k]);
-            sum.lo = add_scaled(top, scale.lo, column[c].scale[i], sum.lo);
-            sum.hi = add_scaled(bottom, scale.hi, column[c].scale[i], sum.hi);
-            lanes_store(acc[k], sum);
+            for (uint32_t c = 0; c < t.cols; c++) {
+                uint32_t k = s * t.cols + c;
+                __m256i bias = _mm256_slli_epi32(_mm256_set1_epi32(column[c].sum[i]), 3);
+                __m256i top = _mm256_sub_epi32(_mm256_madd_epi16(pairs[k][0], ones), bias);
+                __m256i bottom = _mm256_sub_epi32(_mm256_madd_epi16(pairs[k][1], ones), bias);
+                sum[k].lo = add_scaled(top, scale.lo, column[c].scale[i], sum[k].lo);
+                sum[k].hi = add_scaled(bottom, scale.hi, column[c].scale[i], sum[k].hi);
+            }
         }
+        record += vf_record_bytes(VF_QUANT_Q4);
     }
+    for (uint32_t k = 0; k < t.stripes * t.cols; k++)
+        lanes_store(acc[k], sum[k]);
 }
 
 /* Four bytes a lane of weights times codes, added up per lane. */
@@ -159,52 +182,48 @@ static ALWAYS_INLINE void add_record_q8(const uint8_t *record, const int8_t *q, 
     lanes_store(acc, sum);
 }
 
-static ALWAYS_INLINE void add_records_q8(const uint8_t *record, size_t apart,
-                                         const struct column *column, uint32_t i, struct tile t,
-                                         float (*acc)[LANES])
-{
-    for (uint32_t s = 0; s < t.stripes; s++)
-        for (uint32_t c = 0; c < t.cols; c++)
-            add_record_q8(record + s * apart, column[c].q + (size_t)i * VF_RECORD_COLS,
-                          column[c].scale[i], acc[s * t.cols + c]);
-}
-
-static ALWAYS_INLINE void add_int_span(enum vf_quant quant, const struct span *span,
-                                       float (*acc)[LANES], struct tile t)
+static ALWAYS_INLINE void add_span_q8(const struct span *span, float (*acc)[LANES], struct tile t)
 {
     struct column column[SUMS_AT_A_TIME];
     for (uint32_t c = 0; c < t.cols; c++)
         column[c] = column_at(span, c);
     const uint8_t *record = span->record;
     for (uint32_t i = 0; i < span->group_count; i++) {
-        prefetch_stripes(span, record, vf_record_bytes(quant), t);
-        for (uint32_t s = 0; s < span->stripes; s += t.stripes) {
-            const uint8_t *first = record + s * span->apart;
-            if (quant == VF_QUANT_Q4)
-                add_records_q4(first, span->apart, column, i, t, acc + s * t.cols);
-            else
-                add_records_q8(first, span->apart, column, i, t, acc + s * t.cols);
-        }
-        record += vf_record_bytes(quant);
+        prefetch_stripes(span, record, vf_record_bytes(VF_QUANT_Q8), t);
+        for (uint32_t s = 0; s < t.stripes; s++)
+            for (uint32_t c = 0; c < t.cols; c++)
+                add_record_q8(record + s * span->apart, column[c].q + (size_t)i * VF_RECORD_COLS,
+                              column[c].scale[i], acc[s * t.cols + c]);
+        record += vf_record_bytes(VF_QUANT_Q8);
     }
 }
 
+static ALWAYS_INLINE void add_span_of(enum vf_quant quant, const struct span *span,
+                                      float (*acc)[LANES], struct tile t)
+{
+    if (quant == VF_QUANT_Q4)
+        add_span_q4(span, acc, t);
+    else
+        add_span_q8(span, acc, t);
+}
+
+/* Every tile that the walk makes. */
 static ALWAYS_INLINE void span_of(enum vf_quant quant, const struct span *span, float (*acc)[LANES])
 {
-    if (span->col_count == 1 && span->stripes == 4)
-        add_int_span(quant, span, acc, (struct tile){4, 1});
-    else if (span->col_count == 1 && span->stripes == 2)
-        add_int_span(quant, span, acc, (struct tile){2, 1});
+    if (span->stripes == 4)
+        add_span_of(quant, span, acc, (struct tile){4, 1});
+    else if (span->stripes == 2 && span->col_count == 1)
+        add_span_of(quant, span, acc, (struct tile){2, 1});
+    else if (span->stripes == 2)
+        add_span_of(quant, span, acc, (struct tile){2, 2});
     else if (span->col_count == 1)
-        add_int_span(quant, span, acc, (struct tile){1, 1});
-    else if (span->col_count == 2 && span->stripes > 1)
-        add_int_span(quant, span, acc, (struct tile){2, 2});
+        add_span_of(quant, span, acc, (struct tile){1, 1});
     else if (span->col_count == 2)
-        add_int_span(quant, span, acc, (struct tile){1, 2});
+        add_span_of(quant, span, acc, (struct tile){1, 2});
     else if (span->col_count == 3)
-        add_int_span(quant, span, acc, (struct tile){1, 3});
+        add_span_of(quant, span, acc, (struct tile){1, 3});
     else
-        add_int_span(quant, span, acc, (struct tile){1, 4});
+        add_span_of(quant, span, acc, (struct tile){1, 4});
 }
 
 static void span_q4(const struct span *span, float (*acc)[LANES])

@@ -44,7 +44,7 @@ typedef void span_fn(const struct span *span, float (*acc)[LANES]);
 struct walk {
     span_fn *add_span;
     uint32_t span_cols; /* columns per pass over a span */
-    uint32_t stripes;   /* most stripes side by side, a power of two */
+    uint32_t stripes;   /* most stripes side by side, with one column; a power of two */
 };
 
 static inline uint32_t smaller(uint32_t a, uint32_t b)
@@ -120,9 +120,8 @@ static inline void walk_band(struct band *b, const struct walk *w, float *y, siz
 static inline uint32_t stripes_side_by_side(const struct walk *w, uint32_t n_col, uint32_t rb,
                                             uint32_t rb_end)
 {
-    bool at_stripe = rb % TILE_ROW_BLOCKS == 0 && n_col <= VF_STRIPED_COLS;
-    uint32_t stripes = at_stripe ? w->stripes : 1;
-    while (stripes > 1 && rb + stripes * TILE_ROW_BLOCKS > rb_end)
+    uint32_t stripes = rb % TILE_ROW_BLOCKS == 0 ? w->stripes : 1;
+    while (stripes > 1 && (stripes * n_col > w->stripes || rb + stripes * TILE_ROW_BLOCKS > rb_end))
         stripes /= 2;
     return stripes;
 }
