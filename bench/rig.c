@@ -140,17 +140,6 @@ static void fill_record(uint8_t *record, enum vf_quant quant, uint64_t *state)
     }
 }
 
-void rig_fill(struct rig *rig, enum vf_quant quant)
-{
-    uint64_t state = 0x9e3779b97f4a7c15u, record = vf_record_bytes(quant);
-    if (rig->quant == quant)
-        return;
-    for (uint64_t at = 0; at + record <= rig->bytes; at += record)
-        fill_record(rig->weights + at, quant, &state);
-    rig->quant = quant;
-    rig_choose_way(rig);
-}
-
 struct vf_acts rig_acts(const struct rig *rig, uint32_t cols, uint32_t n_col)
 {
     VF_ASSERT(n_col <= RIG_COLUMNS_MAX && cols <= RIG_COLS_MAX && cols % VF_RECORD_COLS == 0);
@@ -211,7 +200,8 @@ double rig_read_pass(const struct rig *rig, enum vf_read_way way)
     return pass.sum ? (double)pieces * PIECE_BYTES / (double)ns : 0;
 }
 
-void rig_choose_way(struct rig *rig)
+/* Sets the rig's way of reading its weights, which have been written. */
+static void choose_way(struct rig *rig)
 {
     double best[VF_READ_WAYS] = {0};
     for (int pass = 0; pass < 3 * VF_READ_WAYS; pass++) {
@@ -221,6 +211,17 @@ void rig_choose_way(struct rig *rig)
     }
     rig->way = best[VF_READ_SIDE_BY_SIDE] > best[VF_READ_IN_ORDER] ? VF_READ_SIDE_BY_SIDE
                                                                    : VF_READ_IN_ORDER;
+}
+
+void rig_fill(struct rig *rig, enum vf_quant quant)
+{
+    uint64_t state = 0x9e3779b97f4a7c15u, record = vf_record_bytes(quant);
+    if (rig->quant == quant)
+        return;
+    for (uint64_t at = 0; at + record <= rig->bytes; at += record)
+        fill_record(rig->weights + at, quant, &state);
+    rig->quant = quant;
+    choose_way(rig);
 }
 
 /* ---- slots and turns ------------------------------------------------------------------------ */

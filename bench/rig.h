@@ -46,8 +46,6 @@ typedef void rig_item_fn(void *ctx, uint32_t item);
 void rig_run_items(const struct rig *rig, rig_item_fn *fn, void *ctx, uint32_t count);
 /* Reads all weights with the rig's threads, each taking the next MiB; GB/s. */
 double rig_read_pass(const struct rig *rig, enum vf_read_way way);
-/* Sets the rig's way; its weights have been written. */
-void rig_choose_way(struct rig *rig);
 /* Zeroed memory in huge pages where there are any; NULL when there is none. */
 void *rig_memory(uint64_t bytes);
 void rig_memory_free(void *p, uint64_t bytes);
