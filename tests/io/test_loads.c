@@ -2,10 +2,7 @@
  * depends on time: a load goes on only when the test gives it a turn.
  */
 #include "common/drive.h"
-#include "io_test.h"
-#include "io_worker/loads.h"
-
-#include <poll.h>
+#include "loads_rig.h"
 
 enum { LAYERS = 2, EXPERTS = 6, PIECES = 8, RECORD = PIECES * 4096, SLOTS = 6 };
 
@@ -13,59 +10,10 @@ static struct test_bank bank;
 static bool no_uring;
 static uint64_t piece_bytes = 4096;
 
-struct rig {
-    struct vf_run_dir *rd;
-    struct vf_expert_cache *c;
-    struct vf_loads *l;
-};
-
 static struct rig open_rig(uint32_t slots, uint32_t io_workers, uint32_t depth)
 {
-    struct rig r;
-    struct vf_cache_geometry g = test_geometry(&bank, slots, io_workers);
-    MUST(vf_run_dir_create(&r.rd, &must_err));
-    MUST(vf_expert_cache_create(r.rd, &g, &r.c, &must_err));
-    struct vf_loads_params p = {.cache = r.c,
-                                .bank = &bank.bank,
-                                .depth = depth,
-                                .piece_bytes = piece_bytes,
-                                .no_uring = no_uring};
-    MUST(vf_loads_create(&p, &r.l, &must_err));
-    return r;
-}
-
-static void close_rig(struct rig *r)
-{
-    vf_loads_destroy(r->l);
-    vf_expert_cache_close(r->c);
-    vf_run_dir_remove(r->rd);
-    vf_run_dir_close(r->rd);
-}
-
-enum class { DEMAND, SCHEDULED, GUESS };
-
-static void order(struct rig *r, uint32_t expert, uint64_t deadline, enum class class)
-{
-    struct vf_cache_order o = {.ref = {0, expert},
-                               .deadline = deadline,
-                               .demand = class == DEMAND,
-                               .speculative = class == GUESS};
-    enum vf_cache_found found;
-    MUST(vf_expert_cache_order(r->c, 0, &o.ref, 1, deadline, class == GUESS, &found, &must_err));
-    MUST(vf_loads_order(r->l, &o, &must_err));
-}
-
-static void turn(struct rig *r)
-{
-    uint32_t starved;
-    MUST(vf_loads_turn(r->l, &starved, &must_err));
-}
-
-static void wait_turn(struct rig *r)
-{
-    struct pollfd p = {.fd = vf_loads_fd(r->l), .events = POLLIN};
-    poll(&p, 1, 5);
-    turn(r);
+    struct vf_loads_params p = {.depth = depth, .piece_bytes = piece_bytes, .no_uring = no_uring};
+    return make_rig(&bank, slots, io_workers, p);
 }
 
 /* The slot of layer 0's expert; a free view when it has none. */

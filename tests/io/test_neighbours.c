@@ -1,60 +1,17 @@
 /* Records that lie next to each other: which of them one read brings, and what becomes of each when
  * it doesn't. The test puts orders in and turns the crank, as test_loads.c does.
  */
-#include "io_test.h"
-#include "io_worker/loads.h"
-
-#include <poll.h>
+#include "loads_rig.h"
 
 enum { LAYERS = 2, EXPERTS = 12, RECORD = 2 * 4096, SLOTS = 12, PIECE = 8 * RECORD };
 
 static bool no_uring;
 
-struct rig {
-    const struct test_bank *bank;
-    struct vf_run_dir *rd;
-    struct vf_expert_cache *c;
-    struct vf_loads *l;
-};
-
 static struct rig open_rig(const struct test_bank *bank, uint32_t slots, uint32_t depth,
                            uint64_t piece_bytes)
 {
-    struct rig r = {.bank = bank};
-    struct vf_cache_geometry g = test_geometry(bank, slots, 1);
-    MUST(vf_run_dir_create(&r.rd, &must_err));
-    MUST(vf_expert_cache_create(r.rd, &g, &r.c, &must_err));
-    struct vf_loads_params p = {.cache = r.c,
-                                .bank = &bank->bank,
-                                .depth = depth,
-                                .piece_bytes = piece_bytes,
-                                .no_uring = no_uring};
-    MUST(vf_loads_create(&p, &r.l, &must_err));
-    return r;
-}
-
-static void close_rig(struct rig *r)
-{
-    vf_loads_destroy(r->l);
-    vf_expert_cache_close(r->c);
-    vf_run_dir_remove(r->rd);
-    vf_run_dir_close(r->rd);
-}
-
-enum class { DEMAND, SCHEDULED, GUESS };
-
-static void order_of(struct rig *r, struct vf_expert_ref ref, uint64_t deadline, enum class class)
-{
-    struct vf_cache_order o = {
-        .ref = ref, .deadline = deadline, .demand = class == DEMAND, .speculative = class == GUESS};
-    enum vf_cache_found found;
-    MUST(vf_expert_cache_order(r->c, 0, &o.ref, 1, deadline, class == GUESS, &found, &must_err));
-    MUST(vf_loads_order(r->l, &o, &must_err));
-}
-
-static void order(struct rig *r, uint32_t expert, uint64_t deadline, enum class class)
-{
-    order_of(r, (struct vf_expert_ref){0, expert}, deadline, class);
+    struct vf_loads_params p = {.depth = depth, .piece_bytes = piece_bytes, .no_uring = no_uring};
+    return make_rig(bank, slots, 1, p);
 }
 
 /* Experts [begin, end), the last one first. */
@@ -63,19 +20,6 @@ static void order_range(struct rig *r, uint32_t begin, uint32_t end, uint64_t de
 {
     for (uint32_t e = end; e > begin; e--)
         order(r, e - 1, deadline, class);
-}
-
-static void turn(struct rig *r)
-{
-    uint32_t starved;
-    MUST(vf_loads_turn(r->l, &starved, &must_err));
-}
-
-static void wait_turn(struct rig *r)
-{
-    struct pollfd p = {.fd = vf_loads_fd(r->l), .events = POLLIN};
-    poll(&p, 1, 5);
-    turn(r);
 }
 
 static struct vf_cache_slot_view view(struct rig *r, uint32_t slot)

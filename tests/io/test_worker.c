@@ -1,54 +1,13 @@
 /* vflow-io-worker as a program: a coordinator played by the test, a real model file, real sockets.
  */
-#include "common/format/model_writer.h"
 #include "io_test.h"
+#include "small_mixture.h"
 
 #include <poll.h>
 
 static char model_path[128], worker_path[512];
 static struct vf_model_file *model;
 static void *zmq;
-
-/* ---- a small mixture of experts ------------------------------------------------------------- */
-
-static const char config_text[] =
-    "{\"model_type\": \"pipeline_native\", \"combine_style\": \"delayed_sum\", \"dense_delay\": 1,"
-    " \"expert_delay\": 1, \"hidden_size\": 64, \"num_hidden_layers\": 3,"
-    " \"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"head_dim\": 32,"
-    " \"intermediate_size\": 96, \"num_experts\": 5,"
-    " \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 48, \"vocab_size\": 160,"
-    " \"max_position_embeddings\": 128, \"rms_norm_eps\": 1e-6, \"rope_theta\": 10000.0,"
-    " \"hidden_act\": \"silu\", \"tie_word_embeddings\": false}";
-
-static void write_model(void)
-{
-    json_t *json;
-    struct vf_config config;
-    struct vf_tensor_spec *specs;
-    struct vf_model_writer *w;
-    size_t count;
-    uint64_t state = 21;
-    MUST(vf_json_parse(config_text, strlen(config_text), "config", &json, &must_err));
-    MUST(vf_config_parse(json, "config", &config, &must_err));
-    struct vf_model_writer_params p = {
-        .path = model_path, .format = VF_FORMAT_VFLOW, .quant = VF_QUANT_Q4, .config = &config};
-    MUST(vf_model_writer_create(&p, &w, &must_err));
-    MUST(vf_tensors_list(&config, true, &specs, &count, &must_err));
-    for (size_t i = 0; i < count; i++) {
-        size_t n = (size_t)specs[i].rows * specs[i].cols;
-        float *values = malloc(n * sizeof *values);
-        for (size_t j = 0; values && j < n; j++)
-            values[j] = (float)random_below(&state, 2001) / 1000.0f - 1.0f;
-        MUST(vf_model_writer_put(w, specs[i].id, 0, specs[i].rows, values, &must_err));
-        free(values);
-    }
-    MUST(vf_model_writer_finish(w, &must_err));
-    vf_model_writer_destroy(w);
-    free(specs);
-    vf_config_deinit(&config);
-    json_decref(json);
-    MUST(vf_model_file_open(model_path, &model, &must_err));
-}
 
 /* ---- the coordinator's side ----------------------------------------------------------------- */
 
@@ -342,7 +301,8 @@ int main(void)
     plan(3 * 5 + 1 + 2 * 2 + 3 + 2);
     make_test_base();
     snprintf(model_path, sizeof model_path, "%s/model.vflow", test_base);
-    write_model();
+    MUST(write_small_mixture(model_path, &must_err));
+    MUST(vf_model_file_open(model_path, &model, &must_err));
     zmq = vf_wire_context_create(NULL);
     test_life((char *)"direct", "uring direct", false);
     test_life((char *)"buffered", "uring buffered", false);

@@ -4,8 +4,8 @@
  * is computed from the wrong part shows.
  */
 #include "common/clock.h"
-#include "common/format/model_writer.h"
 #include "common/util.h"
+#include "small_mixture.h"
 #include "stage_worker/executor.h"
 #include "tap.h"
 
@@ -26,48 +26,6 @@ static struct vf_err must_err;
             exit(1);                                                                               \
         }                                                                                          \
     } while (0)
-
-/* ---- a small mixture of experts ------------------------------------------------------------- */
-
-static const char config_text[] =
-    "{\"model_type\": \"pipeline_native\", \"combine_style\": \"delayed_sum\", \"dense_delay\": 1,"
-    " \"expert_delay\": 1, \"hidden_size\": 64, \"num_hidden_layers\": 3,"
-    " \"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"head_dim\": 32,"
-    " \"intermediate_size\": 96, \"num_experts\": 5,"
-    " \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 48, \"vocab_size\": 160,"
-    " \"max_position_embeddings\": 128, \"rms_norm_eps\": 1e-6, \"rope_theta\": 10000.0,"
-    " \"hidden_act\": \"silu\", \"tie_word_embeddings\": false}";
-
-static void write_model(const char *path)
-{
-    json_t *json;
-    struct vf_config config;
-    struct vf_tensor_spec *specs;
-    struct vf_model_writer *w;
-    size_t count;
-    uint32_t state = 21;
-    MUST(vf_json_parse(config_text, strlen(config_text), "config", &json, &must_err));
-    MUST(vf_config_parse(json, "config", &config, &must_err));
-    struct vf_model_writer_params p = {
-        .path = path, .format = VF_FORMAT_VFLOW, .quant = VF_QUANT_Q4, .config = &config};
-    MUST(vf_model_writer_create(&p, &w, &must_err));
-    MUST(vf_tensors_list(&config, true, &specs, &count, &must_err));
-    for (size_t i = 0; i < count; i++) {
-        size_t n = (size_t)specs[i].rows * specs[i].cols;
-        float *values = malloc(n * sizeof *values);
-        for (size_t j = 0; values && j < n; j++) {
-            state = state * 1664525u + 1013904223u;
-            values[j] = (float)(state >> 8) / (float)(1 << 23) - 1.0f;
-        }
-        MUST(vf_model_writer_put(w, specs[i].id, 0, specs[i].rows, values, &must_err));
-        free(values);
-    }
-    MUST(vf_model_writer_finish(w, &must_err));
-    vf_model_writer_destroy(w);
-    free(specs);
-    vf_config_deinit(&config);
-    json_decref(json);
-}
 
 /* ---- a source of fronts --------------------------------------------------------------------- */
 
@@ -243,7 +201,7 @@ int main(void)
     plan(3 * 2 * 2 * 2);
     int fd = mkstemp(path);
     close(fd);
-    write_model(path);
+    MUST(write_small_mixture(path, &must_err));
     MUST(vf_model_file_open(path, &file, &must_err));
     unlink(path);
     const struct vf_config *config = vf_model_file_config(file);
