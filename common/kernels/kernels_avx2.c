@@ -56,8 +56,9 @@ struct tile {
     uint32_t stripes, cols;
 };
 
-/* Keeps GCC from moving all additions behind all products, where they would be spilled. */
-#define PIN(v) __asm__("" : "+x"(v))
+/* Keeps sums where and when they are: left to itself GCC moves all additions behind all products
+ * and spills them. */
+#define PIN(v) __asm__ volatile("" : "+x"(v))
 
 /* The records that come next: of several stripes four in all. Of four streams the core's own
  * prefetchers fetch more than that, and explicit prefetches would only stand in their way. */
@@ -92,34 +93,23 @@ static ALWAYS_INLINE void dot_step(const uint8_t *body, size_t apart, const stru
             sum[1] = _mm256_add_epi16(sum[1], _mm256_maddubs_epi16(bottom_low, low));
             sum[0] = _mm256_add_epi16(sum[0], _mm256_maddubs_epi16(top_high, high));
             sum[1] = _mm256_add_epi16(sum[1], _mm256_maddubs_epi16(bottom_high, high));
+            PIN(sum[0]);
+            PIN(sum[1]);
         }
     }
 }
 
 /* The dot products of the q4 records at `body`, in pairs of 16 bits, for the low and high eight
- * rows of each. Left to itself GCC moves all additions behind all products and spills them: one
- * column is pinned step by step, several stay a loop. */
+ * rows of each. */
 static ALWAYS_INLINE void dot_nibbles(const uint8_t *body, size_t apart,
                                       const struct column *column, uint32_t i, struct tile t,
                                       __m256i (*pairs)[2])
 {
     for (uint32_t k = 0; k < t.stripes * t.cols; k++)
         pairs[k][0] = pairs[k][1] = _mm256_setzero_si256();
-    if (t.cols > 1) {
-#pragma GCC unroll 1
-        for (uint32_t j = 0; j < 4; j++)
-            dot_step(body, apart, column, i, t, j, pairs);
-        return;
-    }
 #pragma GCC unroll 4
-    for (uint32_t j = 0; j < 4; j++) {
+    for (uint32_t j = 0; j < 4; j++)
         dot_step(body, apart, column, i, t, j, pairs);
-#pragma GCC unroll 4
-        for (uint32_t s = 0; s < t.stripes; s++) {
-            PIN(pairs[s][0]);
-            PIN(pairs[s][1]);
-        }
-    }
 }
 
 static ALWAYS_INLINE void add_span_q4(const struct span *span, float (*acc)[LANES], struct tile t)
