@@ -14,6 +14,7 @@
 #include "common/expert_bank.h"
 #include "common/expert_cache.h"
 #include "common/expert_source.h"
+#include "common/mailbox.h"
 #include "common/run_dir.h"
 
 #define VF_EXPERT_REVIVE_NS  VF_S(10) /* for a dead I/O worker's successor to start */
@@ -27,6 +28,8 @@ struct vf_expert_stream_params {
     uint32_t epoch;                    /* of the plan; goes into every order */
     uint64_t timeout_ns;               /* of one acquire; 0: VF_EXPERT_TIMEOUT_NS */
     uint64_t revive_ns;                /* 0: VF_EXPERT_REVIVE_NS */
+    /* NULL, or borrowed: once they are aborted acquire waits no longer (VF_ERR_PEER_LOST). */
+    const struct vf_mailboxes *mailboxes;
 };
 
 /* Opens the run's expert cache and connects to its I/O workers (which may start later). Pins that

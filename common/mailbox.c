@@ -149,6 +149,13 @@ static float *buffer_of(const struct vf_mailboxes *m, uint32_t edge, uint32_t co
            ((uint64_t)edge * VF_MAILBOX_DEPTH + count % VF_MAILBOX_DEPTH) * m->buffer_floats;
 }
 
+enum vf_code vf_mailboxes_check(const struct vf_mailboxes *m, struct vf_err *err)
+{
+    if (!m || !atomic_load_explicit(&m->header->abort, memory_order_acquire))
+        return VF_OK;
+    return vf_err_set(err, VF_ERR_PEER_LOST, "the run was given up");
+}
+
 /* Waits until *word differs from value. */
 static enum vf_code wait_change(struct vf_mailboxes *m, _Atomic uint32_t *word, uint32_t value,
                                 uint64_t deadline_ns, struct vf_err *err)
@@ -156,8 +163,9 @@ static enum vf_code wait_change(struct vf_mailboxes *m, _Atomic uint32_t *word, 
     for (int i = 0;; i++) {
         if (atomic_load_explicit(word, memory_order_acquire) != value)
             return VF_OK;
-        if (atomic_load_explicit(&m->header->abort, memory_order_acquire))
-            return vf_err_set(err, VF_ERR_PEER_LOST, "the run was given up: a worker died");
+        enum vf_code code = vf_mailboxes_check(m, err);
+        if (code != VF_OK)
+            return code;
         if (i < SPIN_COUNT) {
             _mm_pause();
             continue;

@@ -5,7 +5,9 @@
  * writes an edge and one reads it; both go through the steps in the same order, so the counters
  * alone say what is in a buffer. Waiting spins briefly, then sleeps on a futex. A step that fails
  * on its producer is posted as failed, so readers stay in step. The coordinator sets `abort` when
- * a worker dies; every waiter then returns VF_ERR_PEER_LOST. The content can always be rebuilt.
+ * the run is over or a worker has died: every waiter then returns VF_ERR_PEER_LOST, and a worker in
+ * the middle of a step leaves it, whatever else it waits for. So there are mailboxes, without an
+ * edge, with one stage worker too. The content can always be rebuilt.
  */
 #ifndef VF_COMMON_MAILBOX_H
 #define VF_COMMON_MAILBOX_H
@@ -45,5 +47,7 @@ void vf_mailbox_release(struct vf_mailboxes *m, uint32_t edge);
 
 /* Wakes every waiter for good. */
 void vf_mailboxes_abort(struct vf_mailboxes *m);
+/* VF_ERR_PEER_LOST once that was done. m NULL: never. */
+enum vf_code vf_mailboxes_check(const struct vf_mailboxes *m, struct vf_err *err);
 
 #endif

@@ -334,9 +334,10 @@ enum vf_code vf_executor_run(struct vf_executor *ex, const struct vf_step *step,
     set_step(ex, step, rows);
     speculation_begin_step(ex);
     uint32_t a = 0;
-    while (code == VF_OK && a < ex->action_count) {
-        code = run_action(ex, ex->actions[a], deadline_ns, peer_failed, err);
-        a++;
+    for (; code == VF_OK && a < ex->action_count; a++) {
+        code = vf_mailboxes_check(ex->p.mailboxes, err);
+        if (code == VF_OK)
+            code = run_action(ex, ex->actions[a], deadline_ns, peer_failed, err);
     }
     ex->stats.compute_ns += vf_now_ns() - began - (waits(ex) - waited);
     if (code == VF_OK)

@@ -156,17 +156,15 @@ static enum vf_code open_shared_memory(struct worker *w, const Vflow__Plan *plan
                                        struct vf_err *err)
 {
     char name[VF_RUN_SHM_NAME_MAX];
-    enum vf_code code = VF_OK;
-    if (plan->stage_workers > 1) {
-        uint32_t width = (uint32_t)vf_round_up(vf_model_file_config(w->file)->hidden_size, 32);
-        vf_run_dir_shm_name(w->rd, VF_RUN_SHM_MAILBOXES, name);
-        code = vf_mailboxes_open(name, w->placement.edge_count, plan->columns_max, width,
-                                 &w->mailboxes, err);
-        if (code == VF_OK)
-            vf_owner_watch_set_mailboxes(w->watch, w->mailboxes);
-    }
-    if (code != VF_OK || w->placement.head_worker != w->index)
+    uint32_t width = (uint32_t)vf_round_up(vf_model_file_config(w->file)->hidden_size, 32);
+    vf_run_dir_shm_name(w->rd, VF_RUN_SHM_MAILBOXES, name);
+    enum vf_code code = vf_mailboxes_open(name, w->placement.edge_count, plan->columns_max, width,
+                                          &w->mailboxes, err);
+    if (code != VF_OK)
         return code;
+    vf_owner_watch_set_mailboxes(w->watch, w->mailboxes);
+    if (w->placement.head_worker != w->index)
+        return VF_OK;
     uint64_t bytes = (uint64_t)plan->rows_max * vf_model_file_config(w->file)->vocab_size;
     if (!vf_mul_u64(bytes, plan->logits_slots * sizeof(float), &bytes))
         return vf_err_set(err, VF_ERR_PROTOCOL, "plan wants too many rows: %u", plan->rows_max);
@@ -194,7 +192,8 @@ static enum vf_code open_experts(struct worker *w, const Vflow__Plan *plan, stru
                                              .run_dir = w->rd,
                                              .bank = &bank,
                                              .process = w->index,
-                                             .epoch = w->epoch};
+                                             .epoch = w->epoch,
+                                             .mailboxes = w->mailboxes};
     return vf_expert_source_stream(&params, &w->experts, err);
 }
 

@@ -124,11 +124,9 @@ static enum vf_code count_shared(const struct vf_budget_model *m, struct vf_budg
                                  struct vf_err *err)
 {
     uint64_t mailboxes = 0;
-    enum vf_code code = VF_OK;
-    if (m->placement->worker_count > 1)
-        code =
-            vf_mailboxes_bytes(m->placement->edge_count, out->columns_max,
-                               (uint32_t)vf_round_up(m->config->hidden_size, 32), &mailboxes, err);
+    enum vf_code code =
+        vf_mailboxes_bytes(m->placement->edge_count, out->columns_max,
+                           (uint32_t)vf_round_up(m->config->hidden_size, 32), &mailboxes, err);
     out->memory.bytes[VF_MEMORY_SHARED] = add(mailboxes, out->logits_bytes);
     return code;
 }

@@ -176,6 +176,8 @@ static bool wait_gone(struct vf_engine *e, uint64_t deadline_ns)
 
 void engine_shutdown_workers(struct vf_engine *e, const char *reason)
 {
+    if (e->mailboxes)
+        vf_mailboxes_abort(e->mailboxes);
     for (uint32_t i = 0; i < e->worker_count; i++)
         if (e->workers[i].process.pid)
             send_shutdown(e, &e->workers[i], reason);
@@ -201,8 +203,6 @@ enum vf_code engine_break(struct vf_engine *e, const struct vf_err *why)
     e->broken = true;
     e->err = *why;
     vf_info("shutting down: %s", why->text);
-    if (e->mailboxes)
-        vf_mailboxes_abort(e->mailboxes);
     engine_shutdown_workers(e, why->text);
     return e->err.code;
 }

@@ -119,15 +119,12 @@ static enum vf_code create_cache(struct vf_engine *e, struct vf_err *err)
 static enum vf_code create_memory(struct vf_engine *e, struct vf_err *err)
 {
     char name[VF_RUN_SHM_NAME_MAX];
-    enum vf_code code = VF_OK;
-    if (e->info.stage_workers > 1) {
-        vf_run_dir_shm_name(e->run_dir, VF_RUN_SHM_MAILBOXES, name);
-        code = vf_mailboxes_create(name, e->placement.edge_count, e->budget.columns_max,
-                                   (uint32_t)vf_round_up(e->config->hidden_size, VF_RECORD_COLS),
-                                   &e->mailboxes, err);
-        if (code)
-            return vf_err_prepend(err, "mailboxes of the stage workers: ");
-    }
+    vf_run_dir_shm_name(e->run_dir, VF_RUN_SHM_MAILBOXES, name);
+    enum vf_code code = vf_mailboxes_create(
+        name, e->placement.edge_count, e->budget.columns_max,
+        (uint32_t)vf_round_up(e->config->hidden_size, VF_RECORD_COLS), &e->mailboxes, err);
+    if (code)
+        return vf_err_prepend(err, "mailboxes of the stage workers: ");
     vf_run_dir_shm_name(e->run_dir, VF_RUN_SHM_LOGITS, name);
     code = vf_shm_create(name, e->budget.logits_bytes, &e->logits, err);
     if (code == VF_ERR_NO_MEMORY)

@@ -13,17 +13,21 @@ from proc import (COORDINATOR, HOME, alive, children, convert, done, environment
 
 MODEL = convert(shared("models", "tiny_arch2_4"))
 # Slow enough for seconds of work: one expert in the cache, read where it is chosen.
-SLOW = ["--experts", "stream", "--expert-cache", "64K", "--overlap", "sync", "--threads", "1",
-        "--stage-workers", "2", "--io-workers", "2"]
-NOTICE_S = 3  # a killed process is noticed within so long
+ONE_SLOW = ["--experts", "stream", "--expert-cache", "64K", "--overlap", "sync", "--threads", "1"]
+SLOW = ONE_SLOW + ["--stage-workers", "2", "--io-workers", "2"]
+# A worker is nearly always waiting for an expert.
+SLOW_DRIVE = ["--io-throttle", "300K"]
+# A run is over within so long; a worker that doesn't leave by itself is killed after 3 s.
+OVER_S = 2
 
 
 class Generation:
     """A generation in its middle: text has come, more would."""
 
-    def __init__(self, *options, model=MODEL, env=None):
+    def __init__(self, *options, model=MODEL, env=None, slow=SLOW):
         argv = [COORDINATOR, "generate", "--model", model, "-p", "Once upon a time", "--max-tokens",
-                "0", "--ignore-eos", *SLOW, *options]
+                "0", "--ignore-eos", *slow, *options]
+        self.workers = ["io-0", "io-1", "stage-0", "stage-1"] if slow is SLOW else ["io-0", "stage-0"]
         self.process = start(argv, env=env)
         self.text = os.read(self.process.stdout.fileno(), 4096)
         self.pids = children(self.process.pid)
@@ -31,24 +35,25 @@ class Generation:
 
     def check_running(self, what):
         return ok(self.text and self.process.poll() is None and self.run_id and
-                  sorted(self.pids) == ["io-0", "io-1", "stage-0", "stage-1"],
-                  "%s: a generation is in its middle with four workers" % what)
+                  sorted(self.pids) == self.workers,
+                  "%s: a generation is in its middle with %d workers" % (what, len(self.workers)))
 
 
-def check_worker_killed(name, label):
-    g = Generation()
-    g.check_running("kill -9 of " + name)
+def check_worker_killed(name, label, *options):
+    what = " ".join(["kill -9 of", name, *options])
+    g = Generation(*options)
+    g.check_running(what)
     os.kill(g.pids[name], signal.SIGKILL)
     began = time.monotonic()
     _, err, status = finish(g.process)
     took = time.monotonic() - began
-    ok(status == 1, "kill -9 of %s: exit status %s, 1 expected" % (name, status))
-    ok(took < NOTICE_S, "kill -9 of %s: over after %.2f s" % (name, took))
+    ok(status == 1, "%s: exit status %s, 1 expected" % (what, status))
+    ok(took < OVER_S, "%s: over after %.2f s" % (what, took))
     lines = err.strip().splitlines()
     told = "%s (pid %d) was killed by signal 9" % (label, g.pids[name])
-    if not ok(len(lines) == 1 and told in lines[0], "kill -9 of %s: one line says so" % name):
+    if not ok(len(lines) == 1 and told in lines[0], what + ": one line says so"):
         note("stderr: " + err)
-    ok_nothing_left(g.run_id, g.pids, "kill -9 of " + name)
+    ok_nothing_left(g.run_id, g.pids, what)
 
 
 def check_coordinator_killed(how):
@@ -59,16 +64,20 @@ def check_coordinator_killed(how):
     ok_nothing_left(g.run_id, g.pids, "kill -9 of the coordinator")
 
 
-def check_signal(number, status_wanted):
-    g = Generation()
-    g.check_running(number.name)
+def check_signal(number, status_wanted, *options, slow=SLOW):
+    """In the middle of a step, which no worker finishes first."""
+    what = " ".join([number.name, *options]) + ("" if slow is SLOW else " with one stage worker")
+    g = Generation(*options, slow=slow)
+    g.check_running(what)
     os.kill(g.process.pid, number)
+    began = time.monotonic()
     _, err, status = finish(g.process)
-    ok(status == status_wanted, "%s: exit status %s, %d expected" % (number.name, status,
-                                                                     status_wanted))
-    if not ok(err.strip() == "", number.name + ": nothing on stderr"):
+    took = time.monotonic() - began
+    ok(status == status_wanted, "%s: exit status %s, %d expected" % (what, status, status_wanted))
+    ok(took < OVER_S, "%s: over after %.2f s" % (what, took))
+    if not ok(err.strip() == "", what + ": nothing on stderr"):
         note("stderr: " + err)
-    ok_nothing_left(g.run_id, g.pids, number.name, seconds=0.5)
+    ok_nothing_left(g.run_id, g.pids, what, seconds=0.5)
 
 
 def check_signal_while_loading():
@@ -229,10 +238,14 @@ if __name__ == "__main__":
     checks = {
         "stage": lambda: check_worker_killed("stage-0", "stage worker 0"),
         "head": lambda: check_worker_killed("stage-1", "stage worker 1"),
+        "stage-waiting": lambda: check_worker_killed("stage-0", "stage worker 0", *SLOW_DRIVE),
+        "head-waiting": lambda: check_worker_killed("stage-1", "stage worker 1", *SLOW_DRIVE),
         "coordinator": lambda: check_coordinator_killed(signal.SIGKILL),
         "sigint": lambda: check_signal(signal.SIGINT, 130),
         "sigterm": lambda: check_signal(signal.SIGTERM, 143),
         "sighup": lambda: check_signal(signal.SIGHUP, 129),
+        "sigint-waiting": lambda: check_signal(signal.SIGINT, 130, *SLOW_DRIVE),
+        "sigint-one": lambda: check_signal(signal.SIGINT, 130, *SLOW_DRIVE, slow=ONE_SLOW),
         "loading": check_signal_while_loading,
         "starting-worker": check_worker_killed_while_starting,
         "starting": check_coordinator_killed_while_starting,

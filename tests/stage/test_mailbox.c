@@ -79,7 +79,7 @@ static void test_too_large(void)
 
 int main(void)
 {
-    plan(10);
+    plan(12);
     snprintf(name, sizeof name, "/vflow-test-mailbox-%d", (int)getpid());
     struct vf_mailboxes *m;
     struct vf_err err;
@@ -123,6 +123,13 @@ int main(void)
        "abort ends a wait");
     ok(vf_now_ns() - began < VF_S(2), "at once");
     waitpid(child, &status, 0);
+    vf_mailboxes_close(m);
+    vf_shm_unlink(name);
+
+    ok(vf_mailboxes_create(name, 0, 4, 32, &m, &err) == VF_OK, "an object without an edge");
+    bool before = vf_mailboxes_check(m, &err) == VF_OK && vf_mailboxes_check(NULL, &err) == VF_OK;
+    vf_mailboxes_abort(m);
+    ok(before && vf_mailboxes_check(m, &err) == VF_ERR_PEER_LOST, "has an abort to look at, too");
     vf_mailboxes_close(m);
     vf_shm_unlink(name);
     return 0;
