@@ -148,7 +148,8 @@ static void send_shutdown(struct vf_engine *e, struct worker *w, const char *rea
     Vflow__Envelope m = VFLOW__ENVELOPE__INIT;
     m.body_case = VFLOW__ENVELOPE__BODY_SHUTDOWN;
     m.shutdown = &shutdown;
-    if (w->peer.id_bytes == 0 || send_raw(e, w, &m, NULL) != VF_OK)
+    bool serves = w->state == WORKER_READY;
+    if (!serves || send_raw(e, w, &m, NULL) != VF_OK)
         vf_process_kill(&w->process); /* it hasn't begun anything that needs an end */
 }
 

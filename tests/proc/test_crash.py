@@ -1,5 +1,6 @@
 """Every way to end a run in the middle: the coordinator notices at once, says who and how, exits with
 the right status, and nothing is left: no process, no shared memory, no socket file."""
+import json
 import os
 import shutil
 import signal
@@ -10,6 +11,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from proc import (COORDINATOR, HOME, alive, children, convert, done, environment, finish, leftovers, note,
                   ok, ok_nothing_left, run, run_id_of, shared, shared_memory, run_dirs, start,
                   wait_until)
+from tap import program
 
 MODEL = convert(shared("models", "tiny_arch2_4"))
 # Slow enough for seconds of work: one expert in the cache, read where it is chosen.
@@ -88,6 +90,37 @@ def check_signal_while_loading():
     _, _, status = finish(process)
     ok(status == 130, "SIGINT while workers start: exit status %s, 130 expected" % status)
     ok_nothing_left(run_id or "vflow-none", pids, "SIGINT while workers start", seconds=0.5)
+
+
+def resident_bytes(pid):
+    with open("/proc/%d/statm" % pid) as f:
+        return int(f.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def check_signal_while_loading_much():
+    """A worker that loads listens to nobody; stopped, it wouldn't come to an end of that either."""
+    config, model = os.path.join(HOME, "large.json"), os.path.join(HOME, "large.vflow")
+    with open(config, "w") as f:
+        json.dump({"model_type": "llama", "hidden_size": 1024, "intermediate_size": 4096,
+                   "num_hidden_layers": 4, "num_attention_heads": 8, "vocab_size": 512,
+                   "max_position_embeddings": 512, "rms_norm_eps": 1e-5}, f)
+    run([program("vflow-bench"), "make-model", "--config", config, "--quant", "f32", "-o", model],
+        check=True)
+    process = start([COORDINATOR, "generate", "--model", model, "--tokens", "1", "--weights", "huge"])
+    wait_until(lambda: "stage-0" in children(process.pid), 5, 0.001)
+    pids, run_id = children(process.pid), run_id_of(process.pid)
+    size = os.path.getsize(model)
+    ok(wait_until(lambda: resident_bytes(pids["stage-0"]) > size / 4, 20, 0.001),
+       "a worker copies its %d MB of weights" % (size // 1000000))
+    os.kill(pids["stage-0"], signal.SIGSTOP)
+    os.kill(process.pid, signal.SIGTERM)
+    began = time.monotonic()
+    _, _, status = finish(process)
+    took = time.monotonic() - began
+    ok(status == 143 and took < OVER_S,
+       "SIGTERM while it does: exit status %s, 143 expected, over after %.2f s" % (status, took))
+    os.unlink(model)
+    ok_nothing_left(run_id or "vflow-none", pids, "SIGTERM while weights are copied", seconds=0.5)
 
 
 def check_stopped_worker():
@@ -247,6 +280,7 @@ if __name__ == "__main__":
         "sigint-waiting": lambda: check_signal(signal.SIGINT, 130, *SLOW_DRIVE),
         "sigint-one": lambda: check_signal(signal.SIGINT, 130, *SLOW_DRIVE, slow=ONE_SLOW),
         "loading": check_signal_while_loading,
+        "loading-much": check_signal_while_loading_much,
         "starting-worker": check_worker_killed_while_starting,
         "starting": check_coordinator_killed_while_starting,
         "shrinks": check_file_shrinks,
