@@ -45,7 +45,7 @@ struct vf_executor_params {
     uint32_t context, sequences, columns_max, rows_max;
     uint32_t threads;
     struct vf_expert_source *experts; /* NULL for a model without experts */
-    struct vf_mailboxes *mailboxes;   /* NULL with one worker */
+    struct vf_mailboxes *mailboxes;   /* their abort ends a step; NULL: no edges, no abort */
     enum vf_speculate speculate;      /* order guesses of the next layers' experts */
 };
 

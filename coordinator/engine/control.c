@@ -148,8 +148,7 @@ static void send_shutdown(struct vf_engine *e, struct worker *w, const char *rea
     Vflow__Envelope m = VFLOW__ENVELOPE__INIT;
     m.body_case = VFLOW__ENVELOPE__BODY_SHUTDOWN;
     m.shutdown = &shutdown;
-    bool serves = w->state == WORKER_READY;
-    if (!serves || send_raw(e, w, &m, NULL) != VF_OK)
+    if (w->state != WORKER_READY || send_raw(e, w, &m, NULL) != VF_OK)
         vf_process_kill(&w->process); /* it hasn't begun anything that needs an end */
 }
 
