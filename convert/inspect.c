@@ -161,8 +161,8 @@ static void print_geometry(const struct inspection *in)
     fprintf(out, "%s: %s version %u, %" PRIu64 " bytes, fingerprint %016" PRIx64 "\n\n",
             vf_model_file_path(in->f), format_name(in->f), VF_FILE_VERSION,
             vf_model_file_bytes(in->f), vf_model_file_fingerprint(in->f));
-    fprintf(out, "  %-12s %s, dense delay %u, expert delay %u\n", "style", vf_style_name(c->style),
-            c->dense_delay, c->expert_delay);
+    fprintf(out, "  %-12s %s, delays: attention %u, dense %u, experts %u\n", "style",
+            vf_style_name(c->style), c->attention_delay, c->dense_delay, c->expert_delay);
     fprintf(out, "  %-12s %" PRIu64 ", matrices as %s\n", "parameters", vf_config_param_count(c),
             vf_model_file_quant_name(in->f));
     fprintf(out, "  %-12s %u, hidden size %u\n", "layers", c->layer_count, c->hidden_size);

@@ -32,12 +32,12 @@ const struct vf_gguf_arch *vf_gguf_arch_find(const char *name)
 /* Everything that a GGUF file of these architectures can't say has its plain value. */
 static bool is_plain(const struct vf_config *c)
 {
-    return c->style == VF_STYLE_DELAYED_SUM && !c->dense_delay && !c->expert_delay &&
-           c->flow_count == 1 && c->activation == VF_ACT_SILU && c->mlp_gated && !c->v_norm &&
-           !c->sliding_window && c->attn_softcap == 0.0f && c->final_softcap == 0.0f &&
-           !c->embedding_scale && !c->norm_weight_offset && c->rope_kind == VF_ROPE_DEFAULT &&
-           c->partial_rotary_factor == 1.0 && !(c->ffn_size && c->expert_count) &&
-           c->attn_scale == (float)(1.0 / sqrt(c->head_dim)) &&
+    return c->style == VF_STYLE_DELAYED_SUM && !c->attention_delay && !c->dense_delay &&
+           !c->expert_delay && c->flow_count == 1 && c->activation == VF_ACT_SILU && c->mlp_gated &&
+           !c->v_norm && !c->sliding_window && c->attn_softcap == 0.0f &&
+           c->final_softcap == 0.0f && !c->embedding_scale && !c->norm_weight_offset &&
+           c->rope_kind == VF_ROPE_DEFAULT && c->partial_rotary_factor == 1.0 &&
+           !(c->ffn_size && c->expert_count) && c->attn_scale == (float)(1.0 / sqrt(c->head_dim)) &&
            c->rope_theta == (double)(float)c->rope_theta;
 }
 

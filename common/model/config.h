@@ -47,7 +47,7 @@ enum vf_coupling { VF_COUPLE_QUERY = 1, VF_COUPLE_HIDDEN = 2, VF_COUPLE_OUTPUT =
 struct vf_config {
     char model_type[32]; /* as in the checkpoint's config.json; decides the tensors' names */
     enum vf_style style;
-    uint32_t dense_delay, expert_delay;
+    uint32_t attention_delay, dense_delay, expert_delay;
     uint32_t hidden_size;      /* d */
     uint32_t layer_count;      /* L; weight blocks for fixed_point */
     uint32_t head_count;       /* Hq */

@@ -116,6 +116,8 @@ static enum vf_code check_style(const struct vf_config_reader *r)
     const struct vf_config *c = r->c;
     bool delays = c->style == VF_STYLE_DELAYED_SUM || c->style == VF_STYLE_ASYNC_EXPERTS;
     bool experts = delays || c->style == VF_STYLE_PARALLEL_SQRT2;
+    if (!delays && c->attention_delay)
+        return refuse_for_style(r, "attention_delay", c->attention_delay);
     if (!delays && c->dense_delay)
         return refuse_for_style(r, "dense_delay", c->dense_delay);
     if (!delays && c->expert_delay)

@@ -369,7 +369,9 @@ static enum vf_code read_style(struct vf_config_reader *r)
     c->style = (enum vf_style)style;
     bool decoupled = c->style == VF_STYLE_DECOUPLED_STREAMS;
     bool fixed = c->style == VF_STYLE_FIXED_POINT;
-    if ((code = vf_config_read_u32(r, "dense_delay", false, 0, VF_LAYERS_MAX, &c->dense_delay,
+    if ((code = vf_config_read_u32(r, "attention_delay", false, 0, VF_LAYERS_MAX,
+                                   &c->attention_delay, NULL)) ||
+        (code = vf_config_read_u32(r, "dense_delay", false, 0, VF_LAYERS_MAX, &c->dense_delay,
                                    NULL)) ||
         (code = vf_config_read_u32(r, "expert_delay", false, 0, VF_LAYERS_MAX, &c->expert_delay,
                                    NULL)) ||

@@ -53,6 +53,7 @@ static int put_geometry(json_t *o, const struct vf_config *c)
     if (strcmp(c->model_type, "pipeline_native") != 0)
         bad |= json_object_set_new(o, "source_model_type", json_string(c->model_type));
     bad |= json_object_set_new(o, "combine_style", json_string(vf_style_name(c->style)));
+    bad |= json_object_set_new(o, "attention_delay", json_integer(c->attention_delay));
     bad |= json_object_set_new(o, "dense_delay", json_integer(c->dense_delay));
     bad |= json_object_set_new(o, "expert_delay", json_integer(c->expert_delay));
     bad |= json_object_set_new(o, "hidden_size", json_integer(c->hidden_size));

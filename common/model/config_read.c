@@ -26,6 +26,7 @@ static const char *const native_keys[] = {
     "model_type",
     "source_model_type",
     "combine_style",
+    "attention_delay",
     "dense_delay",
     "expert_delay",
     "hidden_size",
@@ -218,6 +219,7 @@ static enum vf_code check_native_keys(struct vf_config_reader *r)
  * telling to be ignored elsewhere. */
 static const char *const native_only_keys[] = {
     "combine_style",
+    "attention_delay",
     "dense_delay",
     "expert_delay",
     "merge_interval",

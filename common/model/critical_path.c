@@ -54,7 +54,8 @@ struct vf_critical_path vf_critical_path_closed_form(const struct vf_config *con
     double layers = vf_config_effective_layers(config);
     r.serial = layers * (r.attention + r.dense + r.experts);
     r.naive = layers * longest(r.attention, r.dense, r.experts);
-    r.critical = layers * longest(r.attention, r.dense / (config->dense_delay + 1.0),
+    r.critical = layers * longest(r.attention / (config->attention_delay + 1.0),
+                                  r.dense / (config->dense_delay + 1.0),
                                   r.experts / (config->expert_delay + 1.0));
     return r;
 }

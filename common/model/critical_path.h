@@ -4,7 +4,8 @@
  * The closed form (pipeline-native report, section 4.5) counts 0.5 bytes a weight and sums, over
  * the executed layers, the longest of three streams:
  *
- *     max(B_attention, B_dense / (dense_delay + 1), B_expert / (expert_delay + 1))
+ *     max(B_attention / (attention_delay + 1), B_dense / (dense_delay + 1),
+ *         B_expert / (expert_delay + 1))
  *
  * It supposes that a stream which has a window of n layers is read in n layers' time at no cost
  * to the others. The program's own path supposes less: an operation reads its weights when its
@@ -34,7 +35,7 @@ enum vf_lane vf_op_lane(enum vf_op_kind kind);
 struct vf_critical_path {
     double attention, dense, experts;
     double serial;   /* every stream of every layer back to back */
-    double naive;    /* the closed form with both delays 0 */
+    double naive;    /* the closed form with all delays 0 */
     double critical; /* the closed form with the model's delays */
 };
 struct vf_critical_path vf_critical_path_closed_form(const struct vf_config *config);

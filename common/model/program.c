@@ -24,6 +24,7 @@ struct builder {
     uint32_t op_cap, input_cap, value_cap;
     uint32_t step;           /* effective layer being emitted */
     struct pending *pending; /* [effective_layers] */
+    vf_value *layer_in;      /* [effective_layers] what entered each layer so far */
     bool no_memory;          /* sticky; checked once at the end */
 };
 
@@ -137,6 +138,14 @@ static vf_value emit_attention(struct builder *b, vf_value x)
     return emit(b, layer_op(b, VF_OP_ATTENTION), &y, 1, "m%u", b->step);
 }
 
+/* m(l, x[max(l - da, 0)].in), where x is x[l].in. */
+static vf_value emit_delayed_attention(struct builder *b, vf_value x)
+{
+    uint32_t l = b->step, da = b->c->attention_delay;
+    b->layer_in[l] = x;
+    return emit_attention(b, b->layer_in[l > da ? l - da : 0]);
+}
+
 static vf_value emit_dense(struct builder *b, vf_value y)
 {
     return emit(b, layer_op(b, VF_OP_DENSE), &y, 1, "f%u", b->step);
@@ -208,7 +217,7 @@ static vf_value compile_delayed_sum(struct builder *b, vf_value x, struct terms 
     uint32_t last = b->p->effective_layers - 1, de = c->expert_delay;
     for (b->step = 0; b->step <= last; b->step++) {
         uint32_t l = b->step;
-        vf_value mid = emit_add(b, x, emit_attention(b, x), "mid");
+        vf_value mid = emit_add(b, x, emit_delayed_attention(b, x), "mid");
         bool norm_mid = c->expert_count || c->dense_delay == 0;
         vf_value r = norm_mid ? emit_norm(b, VF_NORM_FFN, mid, "ffn_norm") : VF_VALUE_NONE;
         if (c->expert_count)
@@ -242,7 +251,7 @@ static vf_value compile_async_experts(struct builder *b, vf_value x, struct term
             emit_route(b, r, (uint32_t)vf_min_u64((uint64_t)l + de, last));
         t->count = 0;
         add_term(t, x);
-        add_term(t, emit_attention(b, x));
+        add_term(t, emit_delayed_attention(b, x));
         if (c->dense_delay)
             add_term(t, emit_delayed_dense(b));
         else if (c->ffn_size)
@@ -372,12 +381,14 @@ enum vf_code vf_program_compile(const struct vf_config *config, struct vf_progra
     struct builder b = {.c = config, .p = out};
     struct terms *t = malloc(sizeof *t);
     b.pending = calloc(layers, sizeof *b.pending);
+    b.layer_in = calloc(layers, sizeof *b.layer_in);
     out->layer_out = calloc(layers, sizeof *out->layer_out);
     out->effective_layers = layers;
-    b.no_memory = !t || !b.pending || !out->layer_out;
+    b.no_memory = !t || !b.pending || !b.layer_in || !out->layer_out;
     if (!b.no_memory)
         compile(&b, t);
     free(b.pending);
+    free(b.layer_in);
     free(t);
     if (!b.no_memory)
         return VF_OK;

@@ -152,6 +152,7 @@ enum vf_code vf_plan_print_json(const struct vf_plan *p, FILE *out, struct vf_er
     put(o, "source", json_string(p->source), &bad);
     put(o, "model_type", json_string(c->model_type), &bad);
     put(o, "combine_style", json_string(vf_style_name(c->style)), &bad);
+    put(o, "attention_delay", json_integer(c->attention_delay), &bad);
     put(o, "dense_delay", json_integer(c->dense_delay), &bad);
     put(o, "expert_delay", json_integer(c->expert_delay), &bad);
     put(o, "parameters", json_integer((json_int_t)p->params), &bad);

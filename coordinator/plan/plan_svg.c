@@ -180,12 +180,13 @@ static void print_head(const struct canvas *c)
     fprintf(c->out, "</text>\n<text class=\"small\" x=\"16\" y=\"42\">");
     vf_svg_print_escaped(c->out, vf_style_name(p->config->style));
     fprintf(c->out,
-            ", dense delay %u, expert delay %u, %u layers, %s, %.2f MB read for a token; closed "
+            ", delays: attention %u, dense %u, experts %u; %u layers, %s, %.2f MB read for a "
+            "token; closed "
             "form at 0.5 bytes a weight: naive %.2f, critical %.2f MB/token; MB = 2^20 bytes, "
             "times at %.2f GB/s</text>\n",
-            p->config->dense_delay, p->config->expert_delay, p->program.effective_layers,
-            p->quant_name, (double)vf_plan_sum(p->token_bytes) / MIB, p->closed.naive / MIB,
-            p->closed.critical / MIB, p->bandwidth_gb_s);
+            p->config->attention_delay, p->config->dense_delay, p->config->expert_delay,
+            p->program.effective_layers, p->quant_name, (double)vf_plan_sum(p->token_bytes) / MIB,
+            p->closed.naive / MIB, p->closed.critical / MIB, p->bandwidth_gb_s);
     print_legend(c, 66);
 }
 

@@ -26,8 +26,9 @@ static void print_geometry(const struct vf_plan *p, FILE *out)
     char buf[32];
     uint32_t layers = vf_config_effective_layers(c);
     fprintf(out, "model            %s\n", p->source);
-    fprintf(out, "type             %s, %s, dense delay %u, expert delay %u\n", c->model_type,
-            vf_style_name(c->style), c->dense_delay, c->expert_delay);
+    fprintf(out, "type             %s, %s, delays: attention %u, dense %u, experts %u\n",
+            c->model_type, vf_style_name(c->style), c->attention_delay, c->dense_delay,
+            c->expert_delay);
     fprintf(out, "parameters       %s\n", grouped(p->params, buf));
     fprintf(out, "hidden           %u, vocabulary %u%s, context %u\n", c->hidden_size,
             c->vocab_size, c->tie_embeddings ? " (head tied)" : "", c->context_max);

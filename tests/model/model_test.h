@@ -87,9 +87,10 @@ __attribute__((unused)) static void random_config(struct rng *r, enum vf_style s
                                                   struct vf_config *c)
 {
     char text[1024], extra[160] = "";
-    uint32_t layers = 1 + rng_below(r, 9), dd = 0, de = 0, parts = 1 + rng_below(r, 3);
+    uint32_t layers = 1 + rng_below(r, 9), da = 0, dd = 0, de = 0, parts = 1 + rng_below(r, 3);
     bool delays = style == VF_STYLE_DELAYED_SUM || style == VF_STYLE_ASYNC_EXPERTS;
     if (delays) {
+        da = rng_below(r, layers + 3);
         dd = rng_below(r, layers + 3);
         de = rng_below(r, layers + 3);
     } else if (style != VF_STYLE_PARALLEL_SQRT2) {
@@ -100,12 +101,12 @@ __attribute__((unused)) static void random_config(struct rng *r, enum vf_style s
     if (style == VF_STYLE_FIXED_POINT)
         snprintf(extra, sizeof extra, ",\"fixed_point_iterations\":%u", 1 + rng_below(r, 4));
     snprintf(text, sizeof text,
-             "{\"model_type\":\"pipeline_native\",\"combine_style\":\"%s\",\"dense_delay\":%u,"
-             "\"expert_delay\":%u,\"hidden_size\":32,\"num_hidden_layers\":%u,"
+             "{\"model_type\":\"pipeline_native\",\"combine_style\":\"%s\",\"attention_delay\":%u,"
+             "\"dense_delay\":%u,\"expert_delay\":%u,\"hidden_size\":32,\"num_hidden_layers\":%u,"
              "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"intermediate_size\":%u,"
              "\"num_experts\":%u,\"num_experts_per_tok\":%u,\"moe_intermediate_size\":%u,"
              "\"vocab_size\":%u%s}",
-             vf_style_name(style), dd, de, layers, parts & 1 ? 16 + rng_below(r, 200) : 0,
+             vf_style_name(style), da, dd, de, layers, parts & 1 ? 16 + rng_below(r, 200) : 0,
              parts & 2 ? 4 : 0, parts & 2 ? 2 : 0, parts & 2 ? 16 + rng_below(r, 100) : 0,
              50 + rng_below(r, 3000), extra);
     parse_good(text, c);

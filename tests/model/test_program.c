@@ -124,14 +124,22 @@ M(const struct model *s, uint32_t l, struct vec y) {
     return s->c->expert_count ? run_experts(s->w, l, y, route(s->w, l, y)) : zero();
 }
 
+/* x[max(l - da, 0)].in, what attention of layer l reads. */
 static struct vec
-reference_delayed_sum(const struct model *s)
+attention_in(const struct model *s, const struct vec *ins, int l)
 {
-    struct vec out[LAYERS_MAX], e[LAYERS_MAX], in = s->w->embedding;
+    int from = l - (int)s->c->attention_delay;
+    return ins[from > 0 ? from : 0];
+}
+
+static struct vec reference_delayed_sum(const struct model *s)
+{
+    struct vec ins[LAYERS_MAX], out[LAYERS_MAX], e[LAYERS_MAX], in = s->w->embedding;
     int layers = (int)s->c->layer_count, dd = (int)s->c->dense_delay, de = (int)s->c->expert_delay;
     for (int l = 0; l < layers; l++) {
         uint32_t u = (uint32_t)l;
-        struct vec mid = add(in, m(s, u, u, in));
+        ins[l] = in;
+        struct vec mid = add(in, m(s, u, u, attention_in(s, ins, l)));
         struct vec dense_in = dd == 0 ? mid : l >= dd ? out[l - dd] : zero();
         struct vec f = F(s, u, N(s, u, dense_in));
         e[l] = M(s, u, N(s, u, mid));
@@ -148,17 +156,18 @@ reference_delayed_sum(const struct model *s)
 
 static struct vec reference_async_experts(const struct model *s)
 {
-    struct vec out[LAYERS_MAX], e[LAYERS_MAX], in = s->w->embedding;
+    struct vec ins[LAYERS_MAX], out[LAYERS_MAX], e[LAYERS_MAX], in = s->w->embedding;
     int layers = (int)s->c->layer_count, dd = (int)s->c->dense_delay, de = (int)s->c->expert_delay;
     for (int l = 0; l < layers; l++) {
         uint32_t u = (uint32_t)l;
         for (int j = 0; j < l; j++)
             if (j + de == l && de >= 1)
                 in = add(in, e[j]);
+        ins[l] = in;
         struct vec r = N(s, u, in);
         struct vec f = dd == 0 ? F(s, u, r) : F(s, u, l >= dd ? N(s, u, out[l - dd]) : zero());
         e[l] = M(s, u, r);
-        out[l] = add(add(in, m(s, u, u, in)), f);
+        out[l] = add(add(in, m(s, u, u, attention_in(s, ins, l))), f);
         if (de == 0)
             out[l] = add(out[l], e[l]);
         in = out[l];

@@ -68,6 +68,7 @@ def parse_config(raw):
     kind = raw["model_type"]
     c = SimpleNamespace(kind=kind)
     c.style = raw.get("combine_style", "delayed_sum")
+    c.attention_delay = raw.get("attention_delay", 0)
     c.dense_delay = raw.get("dense_delay", 0)
     c.expert_delay = raw.get("expert_delay", 0)
     c.hidden = raw["hidden_size"]
@@ -462,9 +463,10 @@ def scaled(factor, xs):
 
 
 def delayed_sum(model, x):
-    c, outs, due = model.c, [], {}
+    c, ins, outs, due = model.c, [], [], {}
     for layer in range(c.layers):
-        mid = add(x, model.attention(layer, x))
+        ins.append(x)
+        mid = add(x, model.attention(layer, ins[max(layer - c.attention_delay, 0)]))
         if c.dense_delay == 0:
             u = mid
         else:
@@ -478,9 +480,10 @@ def delayed_sum(model, x):
 
 
 def async_experts(model, x):
-    c, outs, due = model.c, [], {}
+    c, ins, outs, due = model.c, [], [], {}
     for layer in range(c.layers):
         x = add(x, *due.pop(layer, []))
+        ins.append(x)
         r = model.ffn_norm(layer, x)
         if c.dense_delay == 0:
             f = model.dense(layer, r)
@@ -488,7 +491,7 @@ def async_experts(model, x):
             behind = layer - c.dense_delay
             f = model.dense_or_nothing(layer, outs[behind] if behind >= 0 else None)
         e = model.experts(layer, r)
-        x = add(x, model.attention(layer, x), f)
+        x = add(x, model.attention(layer, ins[max(layer - c.attention_delay, 0)]), f)
         if c.expert_delay == 0:
             x = add(x, e)
         else:

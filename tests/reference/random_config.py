@@ -149,6 +149,7 @@ def _delays(raw, style, rng):
         _maybe(rng, 0.3, raw, "dense_delay", 0)
         return
     longest = raw["num_hidden_layers"] + 1
+    _maybe(rng, 0.5, raw, "attention_delay", min(_int(rng, 0, 4), longest))
     if raw["intermediate_size"]:
         _maybe(rng, 0.7, raw, "dense_delay", min(_int(rng, 0, 4), longest))
     if raw.get("num_experts"):

@@ -40,6 +40,8 @@ def config_cases():
         out.append((f"experts with {name}", style(name, **EXPERTS), "num_experts"))
     for name in STYLE:
         out.append((f"dense delay with {name}", style(name, dense_delay=1), "dense_delay"))
+        more = style(name, attention_delay=1)
+        out.append((f"attention delay with {name}", more, "attention_delay"))
     more = style("parallel_sqrt2", expert_delay=1, **EXPERTS)
     out.append(("expert delay with parallel_sqrt2", more, "expert_delay"))
     for name in ("pipeline_registers", "fixed_point"):
