@@ -1,6 +1,6 @@
 #include "bench/arms.h"
 
-#include "common/log.h"
+#include "common/base/log.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -6,7 +6,7 @@
 #ifndef VF_BENCH_BENCH_H
 #define VF_BENCH_BENCH_H
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "common/model/config.h"
 
 #include <stddef.h>

@@ -3,9 +3,9 @@
  */
 #include "bench/report.h"
 
-#include "common/bandwidth.h"
-#include "common/log.h"
-#include "common/util.h"
+#include "common/base/log.h"
+#include "common/base/util.h"
+#include "common/machine/bandwidth.h"
 
 #include <stdlib.h>
 #include <string.h>

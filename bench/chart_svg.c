@@ -3,7 +3,7 @@
  */
 #include "bench/chart_internal.h"
 
-#include "common/svg.h"
+#include "common/base/svg.h"
 
 #include <math.h>
 #include <string.h>

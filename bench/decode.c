@@ -4,9 +4,9 @@
  */
 #include "bench/decode.h"
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/util.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/util.h"
 
 #include <stdlib.h>
 #include <string.h>

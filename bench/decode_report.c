@@ -1,6 +1,6 @@
 #include "bench/decode.h"
 
-#include "common/util.h"
+#include "common/base/util.h"
 
 #include <stdlib.h>
 

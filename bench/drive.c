@@ -2,11 +2,11 @@
  * The cells take turns, round after round, since neighbours move a drive's speed within seconds. */
 #include "bench/report.h"
 
-#include "common/clock.h"
-#include "common/drive.h"
-#include "common/expert_bank.h"
-#include "common/log.h"
-#include "common/util.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/util.h"
+#include "common/experts/bank.h"
+#include "common/machine/drive.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -4,9 +4,9 @@
 #include "bench/arms.h"
 #include "bench/report.h"
 
-#include "common/cli.h"
-#include "common/json.h"
-#include "common/util.h"
+#include "common/base/cli.h"
+#include "common/base/json.h"
+#include "common/base/util.h"
 
 static const struct bench_column columns[] = {
     {"flows", "flows", BENCH_INT},

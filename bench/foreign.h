@@ -2,7 +2,7 @@
 #ifndef VF_BENCH_FOREIGN_H
 #define VF_BENCH_FOREIGN_H
 
-#include "common/err.h"
+#include "common/base/err.h"
 
 #include <sys/types.h>
 

@@ -4,8 +4,8 @@
 #include "bench/arms.h"
 #include "bench/report.h"
 
-#include "common/cli.h"
-#include "common/util.h"
+#include "common/base/cli.h"
+#include "common/base/util.h"
 
 static const struct bench_column columns[] = {
     {"file", "file", BENCH_TEXT},

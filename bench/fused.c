@@ -3,7 +3,7 @@
  */
 #include "bench/rig.h"
 
-#include "common/util.h"
+#include "common/base/util.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -6,13 +6,13 @@
  */
 #include "bench/report.h"
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/mailbox.h"
-#include "common/run_dir.h"
-#include "common/shm.h"
-#include "common/util.h"
-#include "common/wire.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/util.h"
+#include "common/run/mailbox.h"
+#include "common/run/run_dir.h"
+#include "common/run/shm.h"
+#include "common/run/wire.h"
 
 #include <errno.h>
 #include <signal.h>

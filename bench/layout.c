@@ -9,8 +9,8 @@
 #include "bench/layout.h"
 
 #include "bench/rowmajor.h"
-#include "common/log.h"
-#include "common/util.h"
+#include "common/base/log.h"
+#include "common/base/util.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  */
 #include "bench/layout.h"
 
-#include "common/util.h"
+#include "common/base/util.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -2,7 +2,7 @@
 
 #include "bench/recording_source.h"
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #include <stdlib.h>
 

@@ -5,7 +5,7 @@
 #define VF_BENCH_LOADED_H
 
 #include "bench/bench.h"
-#include "common/routing_trace.h"
+#include "bench/routing_trace.h"
 #include "stage_worker/executor.h"
 
 struct loaded {

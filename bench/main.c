@@ -1,8 +1,8 @@
 #include "bench/bench.h"
 
-#include "common/cli.h"
-#include "common/log.h"
-#include "common/util.h"
+#include "common/base/cli.h"
+#include "common/base/log.h"
+#include "common/base/util.h"
 
 #include <stdio.h>
 #include <string.h>

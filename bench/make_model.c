@@ -7,11 +7,11 @@
 #include "bench/routing.h"
 
 #include "bench/bench.h"
-#include "common/cli.h"
-#include "common/format/gguf_model_writer.h"
+#include "bench/gguf_model_writer.h"
+#include "common/base/cli.h"
+#include "common/base/log.h"
+#include "common/base/util.h"
 #include "common/format/model_writer.h"
-#include "common/log.h"
-#include "common/util.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -3,8 +3,8 @@
  */
 #include "bench/rig.h"
 
-#include "common/log.h"
-#include "common/util.h"
+#include "common/base/log.h"
+#include "common/base/util.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -9,14 +9,14 @@
  */
 #include "bench/overlap.h"
 
-#include "common/bandwidth.h"
-#include "common/clock.h"
-#include "common/expert_bank.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/util.h"
+#include "common/experts/bank.h"
 #include "common/kernels/kernels.h"
-#include "common/log.h"
+#include "common/machine/bandwidth.h"
 #include "common/model/placement.h"
 #include "common/model/stages.h"
-#include "common/util.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -2,9 +2,9 @@
  */
 #include "bench/overlap.h"
 
-#include "common/clock.h"
+#include "common/base/clock.h"
+#include "common/base/util.h"
 #include "common/kernels/kernels.h"
-#include "common/util.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* The tables and the drawing of the overlap measurement. */
 #include "bench/overlap.h"
 
-#include "common/util.h"
+#include "common/base/util.h"
 
 static const struct bench_column time_columns[] = {
     {"threads", "threads", BENCH_INT},

@@ -5,8 +5,8 @@
 #include "bench/prefetch.h"
 
 #include "bench/rig.h"
+#include "common/base/util.h"
 #include "common/kernels/kernels_tiers.h"
-#include "common/util.h"
 
 #include <stdlib.h>
 #include <string.h>

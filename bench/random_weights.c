@@ -1,6 +1,6 @@
 #include "bench/random_weights.h"
 
-#include "common/format/tile.h"
+#include "common/tile/tile.h"
 
 #include <math.h>
 #include <string.h>

@@ -2,9 +2,9 @@
 #include "bench/loaded.h"
 #include "bench/recording_source.h"
 
-#include "common/cli.h"
-#include "common/log.h"
-#include "common/util.h"
+#include "common/base/cli.h"
+#include "common/base/log.h"
+#include "common/base/util.h"
 
 #include <stdio.h>
 #include <stdlib.h>

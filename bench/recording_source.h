@@ -4,8 +4,8 @@
 #ifndef VF_BENCH_RECORDING_SOURCE_H
 #define VF_BENCH_RECORDING_SOURCE_H
 
-#include "common/expert_source.h"
-#include "common/routing_trace.h"
+#include "bench/routing_trace.h"
+#include "stage_worker/expert_source.h"
 
 /* Takes *source over and puts itself in its place; recorder is borrowed. On failure *source is as
  * it was. */

@@ -6,9 +6,9 @@
 #include "bench/report.h"
 #include "bench/synthetic_routing.h"
 
-#include "common/cli.h"
-#include "common/log.h"
-#include "common/util.h"
+#include "common/base/cli.h"
+#include "common/base/log.h"
+#include "common/base/util.h"
 
 #include <errno.h>
 #include <math.h>

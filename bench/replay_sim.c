@@ -4,9 +4,9 @@
  */
 #include "bench/replay_sim.h"
 
-#include "common/expert_policy.h"
-#include "common/index_heap.h"
-#include "common/util.h"
+#include "common/base/index_heap.h"
+#include "common/base/util.h"
+#include "common/experts/policy.h"
 
 #include <math.h>
 #include <stdlib.h>

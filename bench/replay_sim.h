@@ -9,13 +9,13 @@
 #ifndef VF_BENCH_REPLAY_SIM_H
 #define VF_BENCH_REPLAY_SIM_H
 
-#include "common/err.h"
-#include "common/routing_trace.h"
+#include "bench/routing_trace.h"
+#include "common/base/err.h"
 
 enum replay_policy {
     REPLAY_LRU,    /* the expert not used for the longest */
     REPLAY_LFU,    /* the least uses, each counting half after half_life tokens; ties as LRU */
-    REPLAY_VFLOW,  /* common/expert_policy.h, what the engine does */
+    REPLAY_VFLOW,  /* common/experts/policy.h, what the engine does */
     REPLAY_BELADY, /* the expert whose next use is furthest: nothing can do better */
 };
 

@@ -1,9 +1,9 @@
 /* A report is a JSON object from the start; tables are printed out of it. */
 #include "bench/report.h"
 
-#include "common/json.h"
-#include "common/out_file.h"
-#include "common/util.h"
+#include "common/base/json.h"
+#include "common/base/out_file.h"
+#include "common/base/util.h"
 
 #include <errno.h>
 #include <stdarg.h>

@@ -10,7 +10,7 @@
 
 #include "bench/bench.h"
 #include "bench/chart.h"
-#include "common/cli.h"
+#include "common/base/cli.h"
 
 #include <math.h>
 

@@ -1,7 +1,7 @@
 #include "bench/rig.h"
 
-#include "common/clock.h"
-#include "common/util.h"
+#include "common/base/clock.h"
+#include "common/base/util.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>

@@ -11,8 +11,8 @@
 
 #include "bench/bench.h"
 #include "bench/report.h"
-#include "common/bandwidth.h"
 #include "common/kernels/kernels.h"
+#include "common/machine/bandwidth.h"
 #include "stage_worker/pool.h"
 
 #define RIG_COLUMNS_MAX  32u    /* activation columns */

@@ -4,9 +4,9 @@
  */
 #include "bench/routing.h"
 
-#include "common/format/tile.h"
+#include "common/base/util.h"
 #include "common/kernels/kernels_math.h"
-#include "common/util.h"
+#include "common/tile/tile.h"
 
 #include <errno.h>
 #include <math.h>

@@ -1,6 +1,6 @@
 #include "bench/synthetic_routing.h"
 
-#include "common/util.h"
+#include "common/base/util.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -8,7 +8,7 @@
 #ifndef VF_BENCH_SYNTHETIC_ROUTING_H
 #define VF_BENCH_SYNTHETIC_ROUTING_H
 
-#include "common/routing_trace.h"
+#include "bench/routing_trace.h"
 
 struct synthetic_routing {
     const char *name;

@@ -6,11 +6,11 @@
  */
 #include "bench/report.h"
 
-#include "common/bandwidth.h"
-#include "common/clock.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/util.h"
 #include "common/kernels/kernels.h"
-#include "common/log.h"
-#include "common/util.h"
+#include "common/machine/bandwidth.h"
 #include "coordinator/scheduler.h"
 
 #include <stdlib.h>

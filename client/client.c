@@ -4,9 +4,9 @@
  */
 #include "client/client.h"
 
-#include "common/clock.h"
-#include "common/util.h"
-#include "common/wire.h"
+#include "common/base/clock.h"
+#include "common/base/util.h"
+#include "common/run/wire.h"
 
 #include <errno.h>
 #include <poll.h>

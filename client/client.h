@@ -8,8 +8,8 @@
 #ifndef VF_CLIENT_CLIENT_H
 #define VF_CLIENT_CLIENT_H
 
-#include "common/curve_keys.h"
-#include "common/err.h"
+#include "common/base/err.h"
+#include "common/run/curve_keys.h"
 #include "vflow.pb-c.h"
 
 #include <stdbool.h>

@@ -2,8 +2,8 @@
  */
 #include "client/commands.h"
 #include "client/session.h"
-#include "common/json.h"
-#include "common/util.h"
+#include "common/base/json.h"
+#include "common/base/util.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* vflow-client keygen: a CURVE key pair for a client or a server. */
 #include "client/commands.h"
-#include "common/cli.h"
-#include "common/curve_keys.h"
-#include "common/util.h"
+#include "common/base/cli.h"
+#include "common/base/util.h"
+#include "common/run/curve_keys.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -3,10 +3,10 @@
  */
 #include "client/commands.h"
 #include "client/session.h"
-#include "common/clock.h"
-#include "common/json.h"
-#include "common/npy.h"
-#include "common/util.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "common/base/npy.h"
+#include "common/base/util.h"
 
 #include <math.h>
 #include <stdio.h>

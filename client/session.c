@@ -1,7 +1,7 @@
 #include "client/session.h"
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
 
 #include <errno.h>
 #include <fcntl.h>

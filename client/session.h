@@ -5,7 +5,7 @@
 #define VF_CLIENT_SESSION_H
 
 #include "client/client.h"
-#include "common/cli.h"
+#include "common/base/cli.h"
 
 #define VF_SESSION_OPTION_COUNT 6
 

@@ -1,8 +1,8 @@
 /* vflow-client status and cancel: one question, one answer. */
 #include "client/commands.h"
 #include "client/session.h"
-#include "common/json.h"
-#include "common/util.h"
+#include "common/base/json.h"
+#include "common/base/util.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* Opens every file of a checkpoint and sorts all tensors by name. */
 #include "convert/checkpoint.h"
 
-#include "common/json.h"
-#include "common/util.h"
+#include "common/base/json.h"
+#include "common/base/util.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,9 +3,9 @@
  */
 #include "convert/convert.h"
 
+#include "common/base/log.h"
+#include "common/base/util.h"
 #include "common/format/model_writer.h"
-#include "common/log.h"
-#include "common/util.h"
 #include "convert/source.h"
 
 #include <dirent.h>

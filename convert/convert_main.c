@@ -1,9 +1,9 @@
 /* vflow-convert: a checkpoint directory or a GGUF file to a .vflow or .cflow file. */
-#include "common/bank_stripes.h"
-#include "common/cli.h"
-#include "common/log.h"
-#include "common/map_guard.h"
-#include "common/util.h"
+#include "common/base/cli.h"
+#include "common/base/log.h"
+#include "common/base/map_guard.h"
+#include "common/base/util.h"
+#include "common/experts/stripes.h"
 #include "convert/convert.h"
 
 #include <inttypes.h>

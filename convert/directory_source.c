@@ -1,9 +1,9 @@
 /* A checkpoint directory as a source: config.json, *.safetensors, tokenizer.json. */
 #include "convert/source.h"
 
+#include "common/base/log.h"
+#include "common/base/util.h"
 #include "common/format/layout.h"
-#include "common/log.h"
-#include "common/util.h"
 #include "convert/checkpoint.h"
 
 #include <errno.h>

@@ -2,8 +2,8 @@
  * a config.json and parsed as one, so that one place decides what a config means. */
 #include "convert/gguf_source.h"
 
+#include "common/base/util.h"
 #include "common/format/safetensors.h"
-#include "common/util.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -3,9 +3,9 @@
  * of its layer's. */
 #include "convert/gguf_source.h"
 
+#include "common/base/log.h"
+#include "common/base/util.h"
 #include "common/format/safetensors.h"
-#include "common/log.h"
-#include "common/util.h"
 #include "convert/source.h"
 
 #include <inttypes.h>

@@ -8,9 +8,9 @@
  */
 #include "convert/gguf_source.h"
 
+#include "common/base/util.h"
 #include "common/format/layout.h"
 #include "common/format/safetensors.h"
-#include "common/util.h"
 
 #include <stdarg.h>
 #include <stdio.h>

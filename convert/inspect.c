@@ -3,9 +3,9 @@
  */
 #include "convert/inspect.h"
 
+#include "common/base/log.h"
+#include "common/base/util.h"
 #include "common/format/layout.h"
-#include "common/log.h"
-#include "common/util.h"
 
 #include <inttypes.h>
 #include <stdio.h>

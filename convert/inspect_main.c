@@ -1,8 +1,8 @@
 /* vflow-inspect: what a model file holds, and whether its checksums hold. */
-#include "common/cli.h"
-#include "common/log.h"
-#include "common/map_guard.h"
-#include "common/util.h"
+#include "common/base/cli.h"
+#include "common/base/log.h"
+#include "common/base/map_guard.h"
+#include "common/base/util.h"
 #include "convert/inspect.h"
 
 #define PROGRAM "vflow-inspect"

@@ -7,8 +7,8 @@
 #ifndef VF_CONVERT_SOURCE_H
 #define VF_CONVERT_SOURCE_H
 
-#include "common/format/tile.h"
 #include "common/model/tensors.h"
+#include "common/tile/tile.h"
 
 /* Q8 and Q4 are rows of groups as tile.h describes them. */
 enum vf_source_type { VF_SOURCE_F32, VF_SOURCE_F16, VF_SOURCE_BF16, VF_SOURCE_Q8, VF_SOURCE_Q4 };

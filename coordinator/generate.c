@@ -1,8 +1,8 @@
 /* The generate command: one request, its text on stdout as it comes. */
-#include "common/cli.h"
-#include "common/clock.h"
-#include "common/json.h"
-#include "common/log.h"
+#include "common/base/cli.h"
+#include "common/base/clock.h"
+#include "common/base/json.h"
+#include "common/base/log.h"
 #include "coordinator/commands.h"
 #include "coordinator/options.h"
 #include "coordinator/output.h"

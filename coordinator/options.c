@@ -1,7 +1,7 @@
 #include "coordinator/options.h"
 
-#include "common/expert_cache.h"
-#include "common/log.h"
+#include "common/base/log.h"
+#include "common/experts/cache.h"
 #include "common/model/placement.h"
 
 #include <string.h>

@@ -4,7 +4,7 @@
 #ifndef VF_COORDINATOR_OPTIONS_H
 #define VF_COORDINATOR_OPTIONS_H
 
-#include "common/cli.h"
+#include "common/base/cli.h"
 #include "coordinator/engine/engine.h"
 
 #define VF_RUN_OPTION_COUNT 22

@@ -4,7 +4,7 @@
 #ifndef VF_COORDINATOR_OUTPUT_H
 #define VF_COORDINATOR_OUTPUT_H
 
-#include "common/err.h"
+#include "common/base/err.h"
 
 #include <stddef.h>
 

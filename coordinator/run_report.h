@@ -4,7 +4,7 @@
 #ifndef VF_COORDINATOR_RUN_REPORT_H
 #define VF_COORDINATOR_RUN_REPORT_H
 
-#include "common/json.h"
+#include "common/base/json.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/scheduler.h"
 

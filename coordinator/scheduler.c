@@ -11,9 +11,9 @@
  */
 #include "coordinator/scheduler.h"
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/util.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/util.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/request.h"
 #include "coordinator/sampler/sampler.h"

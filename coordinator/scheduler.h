@@ -7,7 +7,7 @@
 #ifndef VF_COORDINATOR_SCHEDULER_H
 #define VF_COORDINATOR_SCHEDULER_H
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/sampler/sampler.h"
 

@@ -1,6 +1,6 @@
 #include "coordinator/signals.h"
 
-#include "common/cli.h"
+#include "common/base/cli.h"
 
 #include <errno.h>
 #include <signal.h>

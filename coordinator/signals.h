@@ -6,7 +6,7 @@
 #ifndef VF_COORDINATOR_SIGNALS_H
 #define VF_COORDINATOR_SIGNALS_H
 
-#include "common/err.h"
+#include "common/base/err.h"
 
 /* SIGINT and SIGHUP that are ignored already stay ignored. *fd is readable once a signal has come;
  * nobody reads it but vf_signals_take. */

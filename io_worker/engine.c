@@ -2,8 +2,8 @@
  * completions back until they are due, and for dropping the page cache behind a read. */
 #include "io_worker/engine.h"
 
-#include "common/log.h"
-#include "common/util.h"
+#include "common/base/log.h"
+#include "common/base/util.h"
 #include "io_worker/engine_internal.h"
 
 #include <errno.h>

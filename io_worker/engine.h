@@ -17,8 +17,8 @@
 #ifndef VF_IO_WORKER_ENGINE_H
 #define VF_IO_WORKER_ENGINE_H
 
-#include "common/clock.h"
-#include "common/err.h"
+#include "common/base/clock.h"
+#include "common/base/err.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,7 +1,7 @@
 /* Opening one file for reads: direct, or buffered with or without dropping behind. */
-#include "common/fault.h"
-#include "common/log.h"
-#include "common/util.h"
+#include "common/base/fault.h"
+#include "common/base/log.h"
+#include "common/base/util.h"
 #include "io_worker/engine_internal.h"
 
 #include <errno.h>

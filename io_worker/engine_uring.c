@@ -4,8 +4,8 @@
  * piece; the pages stay pinned for the life of the ring. A read into several slots can't use them,
  * since it may touch several pieces: the kernel pins its pages for the time of the read.
  */
-#include "common/log.h"
-#include "common/util.h"
+#include "common/base/log.h"
+#include "common/base/util.h"
 #include "io_worker/engine_internal.h"
 
 #include <errno.h>

@@ -2,13 +2,13 @@
  * signals, and through the service for orders and reads. */
 #include "io_worker/io_worker.h"
 
-#include "common/bank_stripes.h"
-#include "common/clock.h"
-#include "common/expert_bank.h"
-#include "common/log.h"
-#include "common/map_guard.h"
-#include "common/util.h"
-#include "common/wire.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/map_guard.h"
+#include "common/base/util.h"
+#include "common/experts/bank.h"
+#include "common/experts/stripes.h"
+#include "common/run/wire.h"
 #include "io_worker/engine.h"
 #include "io_worker/service.h"
 

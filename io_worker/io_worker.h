@@ -7,7 +7,7 @@
 #ifndef VF_IO_WORKER_IO_WORKER_H
 #define VF_IO_WORKER_IO_WORKER_H
 
-#include "common/err.h"
+#include "common/base/err.h"
 
 #include <stdint.h>
 

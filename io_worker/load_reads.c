@@ -6,8 +6,8 @@
  */
 #include "io_worker/loads_internal.h"
 
-#include "common/fault.h"
-#include "common/log.h"
+#include "common/base/fault.h"
+#include "common/base/log.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -11,7 +11,7 @@
  */
 #include "io_worker/loads_internal.h"
 
-#include "common/fault.h"
+#include "common/base/fault.h"
 #include "io_worker/neighbours.h"
 
 #include <stdlib.h>

@@ -20,8 +20,8 @@
 #ifndef VF_IO_WORKER_LOADS_H
 #define VF_IO_WORKER_LOADS_H
 
-#include "common/expert_bank.h"
-#include "common/expert_cache.h"
+#include "common/experts/bank.h"
+#include "common/experts/cache.h"
 #include "io_worker/engine.h"
 
 #define VF_IO_PIECES_MAX    64u /* of a record: a bit each */

@@ -2,7 +2,7 @@
 #ifndef VF_IO_WORKER_LOADS_INTERNAL_H
 #define VF_IO_WORKER_LOADS_INTERNAL_H
 
-#include "common/util.h"
+#include "common/base/util.h"
 #include "io_worker/loads.h"
 #include "io_worker/orders.h"
 

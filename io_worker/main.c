@@ -1,9 +1,9 @@
 /* vflow-io-worker: reads experts from the drive for one run. */
-#include "common/cli.h"
-#include "common/expert_cache.h"
-#include "common/fault.h"
-#include "common/log.h"
-#include "common/util.h"
+#include "common/base/cli.h"
+#include "common/base/fault.h"
+#include "common/base/log.h"
+#include "common/base/util.h"
+#include "common/experts/cache.h"
 #include "io_worker/io_worker.h"
 
 #include <stdio.h>

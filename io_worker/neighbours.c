@@ -1,6 +1,6 @@
 #include "io_worker/neighbours.h"
 
-#include "common/util.h"
+#include "common/base/util.h"
 #include "io_worker/engine.h"
 
 uint32_t vf_neighbours_max(const struct vf_expert_bank *bank, uint64_t piece_bytes)

@@ -4,7 +4,7 @@
 #ifndef VF_IO_WORKER_NEIGHBOURS_H
 #define VF_IO_WORKER_NEIGHBOURS_H
 
-#include "common/expert_bank.h"
+#include "common/experts/bank.h"
 #include "io_worker/orders.h"
 
 /* How many records at most one read of piece_bytes joins, 1..VF_READ_SLOTS_MAX. */

@@ -5,7 +5,7 @@
 #ifndef VF_IO_WORKER_ORDERS_H
 #define VF_IO_WORKER_ORDERS_H
 
-#include "common/expert_cache.h"
+#include "common/experts/cache.h"
 
 struct vf_orders;
 

@@ -7,9 +7,9 @@
  */
 #include "io_worker/service.h"
 
-#include "common/log.h"
-#include "common/util.h"
-#include "common/wire.h"
+#include "common/base/log.h"
+#include "common/base/util.h"
+#include "common/run/wire.h"
 #include "io_worker/loads.h"
 
 #include <inttypes.h>

@@ -3,9 +3,9 @@
 #ifndef VF_IO_WORKER_SERVICE_H
 #define VF_IO_WORKER_SERVICE_H
 
-#include "common/expert_bank.h"
-#include "common/expert_cache.h"
-#include "common/run_dir.h"
+#include "common/experts/bank.h"
+#include "common/experts/cache.h"
+#include "common/run/run_dir.h"
 
 #include <zmq.h>
 

@@ -7,7 +7,7 @@
  */
 #include "stage_worker/internal.h"
 
-#include "common/util.h"
+#include "common/base/util.h"
 
 #include <math.h>
 #include <string.h>

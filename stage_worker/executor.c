@@ -3,8 +3,8 @@
  */
 #include "stage_worker/internal.h"
 
-#include "common/clock.h"
-#include "common/util.h"
+#include "common/base/clock.h"
+#include "common/base/util.h"
 
 #include <math.h>
 #include <stdlib.h>

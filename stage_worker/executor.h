@@ -7,12 +7,12 @@
 #ifndef VF_STAGE_WORKER_EXECUTOR_H
 #define VF_STAGE_WORKER_EXECUTOR_H
 
-#include "common/expert_source.h"
 #include "common/format/model_file.h"
 #include "common/kernels/kernels.h"
-#include "common/mailbox.h"
 #include "common/model/placement.h"
 #include "common/model/stages.h"
+#include "common/run/mailbox.h"
+#include "stage_worker/expert_source.h"
 #include "stage_worker/speculation_gate.h"
 
 struct vf_column { /* one token position of one flow */

@@ -7,7 +7,7 @@
  */
 #include "stage_worker/internal.h"
 
-#include "common/util.h"
+#include "common/base/util.h"
 
 void couple_column(const struct vf_executor *ex, const float *const *coupling, float *x, uint32_t n,
                    uint32_t stride, uint32_t column)

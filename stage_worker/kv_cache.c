@@ -1,6 +1,6 @@
 #include "stage_worker/kv_cache.h"
 
-#include "common/util.h"
+#include "common/base/util.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
 #ifndef VF_STAGE_WORKER_KV_CACHE_H
 #define VF_STAGE_WORKER_KV_CACHE_H
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "common/kernels/kernels.h"
 
 #include <stdbool.h>

@@ -1,6 +1,6 @@
 #include "stage_worker/owner_watch.h"
 
-#include "common/log.h"
+#include "common/base/log.h"
 
 #include <errno.h>
 #include <poll.h>

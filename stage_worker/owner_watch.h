@@ -4,9 +4,9 @@
 #ifndef VF_STAGE_WORKER_OWNER_WATCH_H
 #define VF_STAGE_WORKER_OWNER_WATCH_H
 
-#include "common/err.h"
-#include "common/mailbox.h"
-#include "common/run_dir.h"
+#include "common/base/err.h"
+#include "common/run/mailbox.h"
+#include "common/run/run_dir.h"
 
 struct vf_owner_watch;
 

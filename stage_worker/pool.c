@@ -11,7 +11,7 @@
  */
 #include "stage_worker/pool.h"
 
-#include "common/clock.h"
+#include "common/base/clock.h"
 
 #include <immintrin.h>
 #include <limits.h>

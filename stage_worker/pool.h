@@ -9,7 +9,7 @@
 #ifndef VF_STAGE_WORKER_POOL_H
 #define VF_STAGE_WORKER_POOL_H
 
-#include "common/err.h"
+#include "common/base/err.h"
 
 #include <stdint.h>
 

@@ -5,7 +5,7 @@
  */
 #include "stage_worker/region.h"
 
-#include "common/util.h"
+#include "common/base/util.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>

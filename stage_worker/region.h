@@ -11,7 +11,7 @@
 
 #include "stage_worker/pool.h"
 
-#include "common/err.h"
+#include "common/base/err.h"
 
 #include <stdbool.h>
 

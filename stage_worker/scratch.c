@@ -3,7 +3,7 @@
  */
 #include "stage_worker/internal.h"
 
-#include "common/util.h"
+#include "common/base/util.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -6,8 +6,8 @@
  */
 #include "stage_worker/speculate.h"
 
-#include "common/clock.h"
-#include "common/util.h"
+#include "common/base/clock.h"
+#include "common/base/util.h"
 #include "stage_worker/internal.h"
 
 #include <stdlib.h>

@@ -14,7 +14,7 @@
 #ifndef VF_STAGE_WORKER_SPECULATE_H
 #define VF_STAGE_WORKER_SPECULATE_H
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "common/model/program.h"
 
 #include <stdint.h>

@@ -1,7 +1,7 @@
 /* Matrix products split by rows, loops over columns, and activations as the products read them. */
 #include "stage_worker/internal.h"
 
-#include "common/util.h"
+#include "common/base/util.h"
 
 /* ---- products ---------------------------------------------------------------------------------
  */

@@ -4,17 +4,17 @@
  */
 #include "stage_worker/worker.h"
 
-#include "common/bank_stripes.h"
-#include "common/cli.h"
-#include "common/clock.h"
-#include "common/expert_source_stream.h"
-#include "common/log.h"
-#include "common/map_guard.h"
-#include "common/run_dir.h"
-#include "common/shm.h"
-#include "common/util.h"
-#include "common/wire.h"
+#include "common/base/cli.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/map_guard.h"
+#include "common/base/util.h"
+#include "common/experts/stripes.h"
+#include "common/run/run_dir.h"
+#include "common/run/shm.h"
+#include "common/run/wire.h"
 #include "stage_worker/executor.h"
+#include "stage_worker/expert_source_stream.h"
 #include "stage_worker/owner_watch.h"
 
 #include <signal.h>

@@ -3,8 +3,8 @@
  * getters decode it. */
 #include "common/format/gguf.h"
 
+#include "common/base/util.h"
 #include "common/format/safetensors.h"
-#include "common/util.h"
 
 #include <inttypes.h>
 #include <math.h>

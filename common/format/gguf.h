@@ -12,7 +12,7 @@
 #ifndef VF_COMMON_FORMAT_GGUF_H
 #define VF_COMMON_FORMAT_GGUF_H
 
-#include "common/err.h"
+#include "common/base/err.h"
 
 #include <stdbool.h>
 #include <stddef.h>

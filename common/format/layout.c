@@ -3,7 +3,7 @@
  */
 #include "common/format/layout.h"
 
-#include "common/util.h"
+#include "common/base/util.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,8 +4,8 @@
  * then each table against that config. Nothing is believed before its own check has passed, and
  * no size from the file is used in arithmetic before it is bounded by the file's size.
  */
+#include "common/base/util.h"
 #include "common/format/model_file_internal.h"
-#include "common/util.h"
 
 #include <inttypes.h>
 #include <stdio.h>

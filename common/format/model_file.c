@@ -1,7 +1,7 @@
 /* Opens, maps and closes a model file and answers look-ups in its checked tables. */
+#include "common/base/log.h"
+#include "common/base/util.h"
 #include "common/format/model_file_internal.h"
-#include "common/log.h"
-#include "common/util.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -14,9 +14,9 @@
 #ifndef VF_COMMON_FORMAT_MODEL_FILE_H
 #define VF_COMMON_FORMAT_MODEL_FILE_H
 
-#include "common/format/tile.h"
 #include "common/model/config.h"
 #include "common/model/tensors.h"
+#include "common/tile/tile.h"
 
 #define VF_EXPERT_ALIGN 4096u /* an expert's record starts and ends on this, for O_DIRECT */
 

@@ -7,10 +7,10 @@
  */
 #include "common/format/model_writer.h"
 
+#include "common/base/out_file.h"
+#include "common/base/util.h"
 #include "common/format/layout.h"
 #include "common/format/pack.h"
-#include "common/out_file.h"
-#include "common/util.h"
 
 #include <errno.h>
 #include <fcntl.h>

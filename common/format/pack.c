@@ -2,7 +2,7 @@
  * of work against some ten microseconds to start one. */
 #include "common/format/pack.h"
 
-#include "common/util.h"
+#include "common/base/util.h"
 
 #include <pthread.h>
 #include <sched.h>

@@ -1,8 +1,8 @@
 /* The safetensors header: JSON through jansson, then every rule of the format on the result. */
 #include "common/format/safetensors.h"
 
-#include "common/json.h"
-#include "common/util.h"
+#include "common/base/json.h"
+#include "common/base/util.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

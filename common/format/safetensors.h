@@ -8,7 +8,7 @@
 #ifndef VF_COMMON_FORMAT_SAFETENSORS_H
 #define VF_COMMON_FORMAT_SAFETENSORS_H
 
-#include "common/err.h"
+#include "common/base/err.h"
 
 #include <stddef.h>
 #include <stdint.h>

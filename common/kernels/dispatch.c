@@ -1,8 +1,8 @@
 /* Builds the tables once per process and hands out the one that the CPU can run. */
 #include "common/kernels/kernels.h"
 
+#include "common/base/log.h"
 #include "common/kernels/kernels_tiers.h"
-#include "common/log.h"
 
 #include <pthread.h>
 #include <stdlib.h>

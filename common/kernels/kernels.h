@@ -21,9 +21,9 @@
 #ifndef VF_COMMON_KERNELS_KERNELS_H
 #define VF_COMMON_KERNELS_KERNELS_H
 
-#include "common/err.h"
-#include "common/format/tile.h"
+#include "common/base/err.h"
 #include "common/model/config.h"
+#include "common/tile/tile.h"
 
 #include <stdbool.h>
 #include <stddef.h>

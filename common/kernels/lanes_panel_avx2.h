@@ -2,8 +2,8 @@
 #ifndef VF_COMMON_KERNELS_LANES_PANEL_AVX2_H
 #define VF_COMMON_KERNELS_LANES_PANEL_AVX2_H
 
-#include "common/format/tile.h"
 #include "common/kernels/lanes_avx2.h"
+#include "common/tile/tile.h"
 
 #include <stdbool.h>
 

@@ -4,8 +4,8 @@
 #ifndef VF_COMMON_KERNELS_LANES_PANEL_AVX512_H
 #define VF_COMMON_KERNELS_LANES_PANEL_AVX512_H
 
-#include "common/format/tile.h"
 #include "common/kernels/lanes_avx512.h"
+#include "common/tile/tile.h"
 
 #include <stdbool.h>
 

@@ -6,8 +6,8 @@
  */
 #include "common/model/config.h"
 
+#include "common/base/util.h"
 #include "common/model/config_read.h"
-#include "common/util.h"
 
 #include <stdlib.h>
 #include <string.h>

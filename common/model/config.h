@@ -8,8 +8,8 @@
 #ifndef VF_COMMON_MODEL_CONFIG_H
 #define VF_COMMON_MODEL_CONFIG_H
 
-#include "common/err.h"
-#include "common/json.h"
+#include "common/base/err.h"
+#include "common/base/json.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -3,7 +3,7 @@
  */
 #include "common/model/config_read.h"
 
-#include "common/util.h"
+#include "common/base/util.h"
 
 #include <string.h>
 

@@ -5,7 +5,7 @@
  */
 #include "common/model/config_read.h"
 
-#include "common/util.h"
+#include "common/base/util.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,8 +1,6 @@
 /* Assigns operations to workers and derives the edges between them. */
 #include "common/model/placement.h"
 
-#include "common/format/tile.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -80,9 +78,8 @@ uint32_t vf_experts_per_token(const struct vf_config *c)
     return most < c->expert_count ? (uint32_t)most : c->expert_count;
 }
 
-uint64_t vf_op_weight_bytes(const struct vf_config *c, const struct vf_op *op, int quant_number)
+uint64_t vf_op_weight_bytes(const struct vf_config *c, const struct vf_op *op, enum vf_quant quant)
 {
-    enum vf_quant quant = (enum vf_quant)quant_number;
     switch (op->kind) {
     case VF_OP_EMBED: /* one row: its share of the records that hold 16 */
         return c->flow_count *

@@ -11,6 +11,7 @@
 
 #include "common/model/program.h"
 #include "common/model/tensors.h"
+#include "common/tile/tile.h"
 
 #define VF_STAGE_WORKERS_MAX 64u
 
@@ -45,6 +46,7 @@ bool vf_op_reads(const struct vf_op *op, const struct vf_tensor_id *id, bool tie
 uint32_t vf_experts_per_token(const struct vf_config *config);
 /* Bytes of weights one op reads for one token with all its flows (experts: vf_experts_per_token of
  * them), every matrix in the given precision. */
-uint64_t vf_op_weight_bytes(const struct vf_config *config, const struct vf_op *op, int quant);
+uint64_t vf_op_weight_bytes(const struct vf_config *config, const struct vf_op *op,
+                            enum vf_quant quant);
 
 #endif

@@ -5,8 +5,8 @@
  */
 #include "common/model/program.h"
 
+#include "common/base/util.h"
 #include "common/model/tensors.h"
-#include "common/util.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -13,7 +13,7 @@
 #ifndef VF_COMMON_MODEL_PROGRAM_H
 #define VF_COMMON_MODEL_PROGRAM_H
 
-#include "common/err.h"
+#include "common/base/err.h"
 #include "common/model/config.h"
 
 #include <stdbool.h>

@@ -3,7 +3,7 @@
 
 #include "common/model/stages.h"
 
-#include "common/util.h"
+#include "common/base/util.h"
 
 #include <stdlib.h>
 

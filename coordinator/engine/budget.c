@@ -1,11 +1,11 @@
 /* Sums saturate instead of overflowing: a plan that large is refused anyway. */
 #include "coordinator/engine/budget.h"
 
-#include "common/drive.h"
-#include "common/expert_cache.h"
-#include "common/mailbox.h"
+#include "common/base/util.h"
+#include "common/experts/cache.h"
+#include "common/machine/drive.h"
 #include "common/model/step_memory.h"
-#include "common/util.h"
+#include "common/run/mailbox.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -12,8 +12,8 @@
 #ifndef VF_COORDINATOR_ENGINE_BUDGET_H
 #define VF_COORDINATOR_ENGINE_BUDGET_H
 
+#include "common/machine/topology.h"
 #include "common/model/placement.h"
-#include "common/topology.h"
 #include "coordinator/engine/engine.h"
 
 /* Default context: enough for a conversation, and a KV cache that fits beside most models. */

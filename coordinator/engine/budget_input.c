@@ -1,6 +1,6 @@
 /* What a budget is told: the model's bytes, this machine, and how its numbers are written. */
+#include "common/base/util.h"
 #include "common/format/layout.h"
-#include "common/util.h"
 #include "coordinator/engine/budget.h"
 
 #include <stdio.h>

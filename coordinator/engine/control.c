@@ -4,9 +4,9 @@
  */
 #include "coordinator/engine/internal.h"
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/util.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/util.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -2,8 +2,8 @@
  * probed before the workers start, whose loading would disturb the probe. */
 #include "coordinator/engine/drive.h"
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
 #include "coordinator/engine/internal.h"
 
 #include <errno.h>

@@ -3,8 +3,8 @@
 #ifndef VF_COORDINATOR_ENGINE_DRIVE_H
 #define VF_COORDINATOR_ENGINE_DRIVE_H
 
-#include "common/bank_stripes.h"
-#include "common/drive.h"
+#include "common/experts/stripes.h"
+#include "common/machine/drive.h"
 
 /* The stripes of a model's expert bank; without any the bank is in the model file. */
 struct vf_stripe_set {

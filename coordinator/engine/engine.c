@@ -3,11 +3,11 @@
  */
 #include "coordinator/engine/engine.h"
 
-#include "common/clock.h"
-#include "common/expert_bank.h"
-#include "common/log.h"
-#include "common/map_guard.h"
-#include "common/util.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/map_guard.h"
+#include "common/base/util.h"
+#include "common/experts/bank.h"
 #include "coordinator/engine/internal.h"
 
 #include <errno.h>

@@ -12,8 +12,8 @@
 #ifndef VF_COORDINATOR_ENGINE_ENGINE_H
 #define VF_COORDINATOR_ENGINE_ENGINE_H
 
-#include "common/err.h"
-#include "common/expert_cache.h"
+#include "common/base/err.h"
+#include "common/experts/cache.h"
 #include "common/format/model_file.h"
 
 #include <stdbool.h>

@@ -5,13 +5,13 @@
 #ifndef VF_COORDINATOR_ENGINE_INTERNAL_H
 #define VF_COORDINATOR_ENGINE_INTERNAL_H
 
-#include "common/expert_cache.h"
-#include "common/mailbox.h"
+#include "common/experts/cache.h"
+#include "common/machine/topology.h"
 #include "common/model/placement.h"
-#include "common/run_dir.h"
-#include "common/shm.h"
-#include "common/topology.h"
-#include "common/wire.h"
+#include "common/run/mailbox.h"
+#include "common/run/run_dir.h"
+#include "common/run/shm.h"
+#include "common/run/wire.h"
 #include "coordinator/engine/budget.h"
 #include "coordinator/engine/drive.h"
 #include "coordinator/engine/engine.h"

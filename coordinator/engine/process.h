@@ -2,7 +2,7 @@
 #ifndef VF_COORDINATOR_ENGINE_PROCESS_H
 #define VF_COORDINATOR_ENGINE_PROCESS_H
 
-#include "common/err.h"
+#include "common/base/err.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -4,8 +4,8 @@
  */
 #include "coordinator/engine/internal.h"
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
 
 #include <inttypes.h>
 

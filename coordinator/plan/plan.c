@@ -1,11 +1,11 @@
 /* Options of the plan command, and where its output goes. */
 #include "coordinator/plan/plan.h"
 
-#include "common/bandwidth.h"
-#include "common/cli.h"
-#include "common/expert_cache.h"
-#include "common/out_file.h"
-#include "common/util.h"
+#include "common/base/cli.h"
+#include "common/base/out_file.h"
+#include "common/base/util.h"
+#include "common/experts/cache.h"
+#include "common/machine/bandwidth.h"
 #include "coordinator/plan/plan_model.h"
 #include "coordinator/plan/plan_table.h"
 

@@ -1,6 +1,6 @@
 /* The plan as JSON. Keys are stable: new ones may come, none changes its meaning
  * (docs/MODELS.md lists them). */
-#include "common/json.h"
+#include "common/base/json.h"
 #include "coordinator/plan/plan_model.h"
 
 #include <errno.h>

@@ -1,8 +1,8 @@
 /* Loads the model, compiles and places its program and adds up bytes. */
 #include "coordinator/plan/plan_model.h"
 
-#include "common/bandwidth.h"
 #include "common/format/layout.h"
+#include "common/machine/bandwidth.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -223,7 +223,7 @@ static uint64_t file_op_bytes(const struct vf_plan *p, const struct vf_op *op)
 {
     uint64_t bytes = 0;
     if (op->kind == VF_OP_EMBED || op->kind == VF_OP_NORM)
-        return vf_op_weight_bytes(p->config, op, (int)p->quant);
+        return vf_op_weight_bytes(p->config, op, p->quant);
     if (op->kind == VF_OP_EXPERTS) {
         struct vf_matrix m[3];
         vf_expert_matrices(p->file, vf_model_file_expert_data(p->file, 0, 0), &m[0], &m[1], &m[2]);
@@ -248,7 +248,7 @@ static enum vf_code add_op_bytes(struct vf_plan *p, struct vf_err *err)
     for (uint32_t i = 0; i < n; i++) {
         const struct vf_op *op = &p->program.ops[i];
         p->op_bytes[i] =
-            p->file ? file_op_bytes(p, op) : vf_op_weight_bytes(p->config, op, (int)p->quant);
+            p->file ? file_op_bytes(p, op) : vf_op_weight_bytes(p->config, op, p->quant);
         p->token_bytes[vf_plan_op_part(op->kind)] += p->op_bytes[i];
         p->worker_bytes[p->placement.op_worker[i]] += p->op_bytes[i];
     }

@@ -5,8 +5,8 @@
 #ifndef VF_COORDINATOR_PLAN_PLAN_MODEL_H
 #define VF_COORDINATOR_PLAN_PLAN_MODEL_H
 
+#include "common/base/json.h"
 #include "common/format/model_file.h"
-#include "common/json.h"
 #include "common/model/critical_path.h"
 #include "common/model/placement.h"
 #include "coordinator/engine/budget.h"

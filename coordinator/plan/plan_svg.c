@@ -4,7 +4,7 @@
  */
 #include "coordinator/plan/plan_model.h"
 
-#include "common/svg.h"
+#include "common/base/svg.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* Table 4.1 of the pipeline-native report beside what this program computes for its geometries. */
 #include "coordinator/plan/plan_table.h"
 
-#include "common/json.h"
-#include "common/util.h"
+#include "common/base/json.h"
+#include "common/base/util.h"
 #include "coordinator/plan/plan_model.h"
 
 #include <errno.h>

@@ -4,7 +4,7 @@
 #ifndef VF_COORDINATOR_PLAN_PLAN_TABLE_H
 #define VF_COORDINATOR_PLAN_PLAN_TABLE_H
 
-#include "common/err.h"
+#include "common/base/err.h"
 
 #include <stdbool.h>
 #include <stdio.h>

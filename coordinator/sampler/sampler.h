@@ -18,7 +18,7 @@
 #ifndef VF_COORDINATOR_SAMPLER_SAMPLER_H
 #define VF_COORDINATOR_SAMPLER_SAMPLER_H
 
-#include "common/err.h"
+#include "common/base/err.h"
 
 #include <stdint.h>
 

@@ -2,7 +2,7 @@
  * is held back. */
 #include "coordinator/sampler/stop_matcher.h"
 
-#include "common/util.h"
+#include "common/base/util.h"
 
 #include <stdint.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
 #ifndef VF_COORDINATOR_SAMPLER_STOP_MATCHER_H
 #define VF_COORDINATOR_SAMPLER_STOP_MATCHER_H
 
-#include "common/err.h"
+#include "common/base/err.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 #include "coordinator/serve/admission.h"
 
-#include "common/util.h"
-#include "common/wire.h"
+#include "common/base/util.h"
+#include "common/run/wire.h"
 
 #include <stdlib.h>
 #include <string.h>

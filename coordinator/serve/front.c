@@ -3,9 +3,9 @@
  */
 #include "coordinator/serve/front.h"
 
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/util.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/util.h"
 #include "coordinator/serve/ipc_file.h"
 #include "coordinator/serve/zap.h"
 

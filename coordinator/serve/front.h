@@ -9,9 +9,9 @@
 #ifndef VF_COORDINATOR_SERVE_FRONT_H
 #define VF_COORDINATOR_SERVE_FRONT_H
 
-#include "common/curve_keys.h"
-#include "common/run_dir.h"
-#include "common/wire.h"
+#include "common/run/curve_keys.h"
+#include "common/run/run_dir.h"
+#include "common/run/wire.h"
 
 #include <stdbool.h>
 #include <stddef.h>

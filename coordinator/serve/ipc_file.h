@@ -4,7 +4,7 @@
 #ifndef VF_COORDINATOR_SERVE_IPC_FILE_H
 #define VF_COORDINATOR_SERVE_IPC_FILE_H
 
-#include "common/run_dir.h"
+#include "common/run/run_dir.h"
 
 struct vf_ipc_file;
 

@@ -1,9 +1,9 @@
 #include "coordinator/serve/requests.h"
 
-#include "common/clock.h"
-#include "common/log.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/util.h"
 #include "common/model/config.h"
-#include "common/util.h"
 #include "coordinator/serve/admission.h"
 #include "coordinator/serve/status.h"
 #include "coordinator/signals.h"

@@ -1,11 +1,11 @@
 /* vflow-coordinator serve: opens the client sockets, starts the engine, and turns one loop until a
  * signal or a broken engine ends it: clients' messages in, steps out, answers out.
  */
-#include "common/cli.h"
-#include "common/clock.h"
-#include "common/log.h"
-#include "common/run_dir.h"
-#include "common/util.h"
+#include "common/base/cli.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/util.h"
+#include "common/run/run_dir.h"
 #include "coordinator/commands.h"
 #include "coordinator/options.h"
 #include "coordinator/serve/front.h"

@@ -1,6 +1,6 @@
 #include "coordinator/serve/status.h"
 
-#include "common/util.h"
+#include "common/base/util.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 #include "coordinator/serve/zap.h"
 
-#include "common/log.h"
+#include "common/base/log.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -7,7 +7,7 @@
 #ifndef VF_COORDINATOR_SERVE_ZAP_H
 #define VF_COORDINATOR_SERVE_ZAP_H
 
-#include "common/curve_keys.h"
+#include "common/run/curve_keys.h"
 
 struct vf_zap;
 

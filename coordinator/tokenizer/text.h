@@ -4,7 +4,7 @@
 #ifndef VF_COORDINATOR_TOKENIZER_TEXT_H
 #define VF_COORDINATOR_TOKENIZER_TEXT_H
 
-#include "common/err.h"
+#include "common/base/err.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -14,7 +14,7 @@
 #ifndef VF_COORDINATOR_TOKENIZER_TOKENIZER_H
 #define VF_COORDINATOR_TOKENIZER_TOKENIZER_H
 
-#include "common/err.h"
+#include "common/base/err.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -5,7 +5,7 @@
 #ifndef VF_COORDINATOR_TOKENIZER_U64_MAP_H
 #define VF_COORDINATOR_TOKENIZER_U64_MAP_H
 
-#include "common/err.h"
+#include "common/base/err.h"
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
 /* Key files: what keygen writes is read back, and every fault is named. */
-#include "common/curve_keys.h"
+#include "common/run/curve_keys.h"
 #include "tap.h"
 
 #include <limits.h>

@@ -1,8 +1,8 @@
 /* The safetensors reader on the malformed set (shared/malformed/safetensors): what expected.json
  * accepts opens, what it refuses is one sentence with the file's name. Then details of good files.
  */
+#include "common/base/json.h"
 #include "common/format/safetensors.h"
-#include "common/json.h"
 #include "tap.h"
 
 #include <stdlib.h>

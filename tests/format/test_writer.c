@@ -1,9 +1,9 @@
 /* The writer and the reader of model files on models made here: large counts, awkward widths,
  * files beyond 4 GiB, the order of calls, refusals, and what is on disk at every moment.
  */
+#include "common/base/util.h"
 #include "common/format/layout.h"
 #include "common/format/model_writer.h"
-#include "common/util.h"
 #include "tap.h"
 
 #include <dirent.h>

@@ -3,16 +3,16 @@
 #ifndef VF_TESTS_IO_TEST_H
 #define VF_TESTS_IO_TEST_H
 
-#include "common/clock.h"
-#include "common/expert_bank.h"
-#include "common/expert_cache.h"
-#include "common/expert_source_stream.h"
-#include "common/fault.h"
-#include "common/log.h"
-#include "common/run_dir.h"
-#include "common/util.h"
-#include "common/wire.h"
+#include "common/base/clock.h"
+#include "common/base/fault.h"
+#include "common/base/log.h"
+#include "common/base/util.h"
+#include "common/experts/bank.h"
+#include "common/experts/cache.h"
+#include "common/run/run_dir.h"
+#include "common/run/wire.h"
 #include "io_worker/service.h"
+#include "stage_worker/expert_source_stream.h"
 #include "tap.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* The expert cache: who may take which slot, what survives a killed process, what is refused. */
-#include "common/expert_policy.h"
-#include "common/shm.h"
+#include "common/experts/policy.h"
+#include "common/run/shm.h"
 #include "io_test.h"
 
 #define RECORD 4096u

@@ -1,7 +1,7 @@
 /* The live expert cache decides as its offline replay does, and counts what became of prefetches.
  */
 #include "bench/replay_sim.h"
-#include "common/shm.h"
+#include "common/run/shm.h"
 #include "io_test.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* Records in pieces, without sockets: the test puts orders in and turns the crank. Nothing here
  * depends on time: a load goes on only when the test gives it a turn.
  */
-#include "common/drive.h"
+#include "common/machine/drive.h"
 #include "loads_rig.h"
 
 enum { LAYERS = 2, EXPERTS = 6, PIECES = 8, RECORD = PIECES * 4096, SLOTS = 6 };

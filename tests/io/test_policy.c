@@ -1,7 +1,7 @@
 /* The policy of the expert cache and the heap it stands on, against scans over everything; and what
  * a policy has to know: frequency, recency, layers ahead. */
-#include "common/expert_policy.h"
-#include "common/index_heap.h"
+#include "common/base/index_heap.h"
+#include "common/experts/policy.h"
 #include "tap.h"
 
 #include <math.h>

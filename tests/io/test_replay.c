@@ -3,7 +3,7 @@
  * the usual ones where real models are concerned. */
 #include "bench/replay_sim.h"
 #include "bench/synthetic_routing.h"
-#include "common/npy.h"
+#include "common/base/npy.h"
 #include "tap.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
 /* Run directories: names, checks, and that nothing is left of a killed run. */
-#include "common/shm.h"
+#include "common/run/shm.h"
 #include "io_test.h"
 
 #include <poll.h>

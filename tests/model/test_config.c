@@ -1,7 +1,7 @@
 /* Configs that parse, configs that are refused by name, and the canonical form's round trip. */
 #include "model_test.h"
 
-#include "common/util.h"
+#include "common/base/util.h"
 
 #include <math.h>
 

@@ -1,8 +1,8 @@
 /* Table 4.1 of the pipeline-native report, and schedules of programs worked out by hand. */
 #include "model_test.h"
 
+#include "common/base/util.h"
 #include "common/model/critical_path.h"
-#include "common/util.h"
 
 #define MIB 1048576.0
 

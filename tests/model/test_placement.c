@@ -1,9 +1,9 @@
 /* Pipeline placements: who owns what, the edges, the balance, and that it runs without deadlock. */
 #include "model_test.h"
 
-#include "common/format/tile.h"
 #include "common/model/placement.h"
 #include "common/model/tensors.h"
+#include "common/tile/tile.h"
 
 #define MODELS 300
 
@@ -251,7 +251,7 @@ static void test_weight_bytes(void)
             listed += s->is_vector ? 4ull * s->cols : vf_matrix_bytes(q, s->rows, s->cols);
         }
         for (uint32_t k = 1; k < p.op_count; k++)
-            ops += vf_op_weight_bytes(&c, &p.ops[k], (int)quant);
+            ops += vf_op_weight_bytes(&c, &p.ops[k], quant);
         same &= ops == listed;
         free(specs);
         vf_program_deinit(&p);

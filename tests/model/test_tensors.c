@@ -1,8 +1,8 @@
 /* The tensor list against real checkpoints: every name and shape, none missing, none extra. */
 #include "model_test.h"
 
+#include "common/base/util.h"
 #include "common/model/tensors.h"
-#include "common/util.h"
 
 /* The JSON header of a safetensors file. */
 static json_t *read_header(const char *path)

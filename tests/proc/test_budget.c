@@ -1,5 +1,5 @@
 /* What a run decides about its sizes and its memory, for machines and models of every kind. */
-#include "common/json.h"
+#include "common/base/json.h"
 #include "common/model/step_memory.h"
 #include "coordinator/engine/budget.h"
 #include "tap.h"

@@ -1,7 +1,7 @@
 /* The framing of messages: what arrives, what is refused and with which code, and that a socket
  * goes on working after every refusal. */
-#include "common/clock.h"
-#include "common/wire.h"
+#include "common/base/clock.h"
+#include "common/run/wire.h"
 #include "tap.h"
 
 #include <stdbool.h>

@@ -3,8 +3,8 @@
  * and up, each front a broken down, and each front of an abandoned load is broken altogether: what
  * is computed from the wrong part shows.
  */
-#include "common/clock.h"
-#include "common/util.h"
+#include "common/base/clock.h"
+#include "common/base/util.h"
 #include "small_mixture.h"
 #include "stage_worker/executor.h"
 #include "tap.h"

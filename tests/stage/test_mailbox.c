@@ -1,8 +1,8 @@
 /* A producer and a consumer in two processes over one edge: every step arrives whole and in order,
  * whatever the pace; failed posts, left-over steps, deadlines and abort behave as documented. */
-#include "common/clock.h"
-#include "common/mailbox.h"
-#include "common/shm.h"
+#include "common/base/clock.h"
+#include "common/run/mailbox.h"
+#include "common/run/shm.h"
 #include "tap.h"
 
 #include <stdbool.h>

@@ -1,6 +1,6 @@
 /* A region runs each item of each of its jobs exactly once, whatever the threads, the mix of jobs
  * and the cost of single items, in runs that stay inside a job. */
-#include "common/util.h"
+#include "common/base/util.h"
 #include "stage_worker/region.h"
 #include "tap.h"
 

@@ -2,8 +2,8 @@
 #ifndef VF_TESTS_SMALL_MIXTURE_H
 #define VF_TESTS_SMALL_MIXTURE_H
 
+#include "common/base/json.h"
 #include "common/format/model_writer.h"
-#include "common/json.h"
 #include "common/model/config.h"
 #include "common/model/tensors.h"
 

@@ -3,7 +3,7 @@
 #ifndef VF_TESTS_TOKENIZER_SUPPORT_H
 #define VF_TESTS_TOKENIZER_SUPPORT_H
 
-#include "common/util.h"
+#include "common/base/util.h"
 
 #include <jansson.h>
 #include <stdio.h>

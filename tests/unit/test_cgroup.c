@@ -1,5 +1,5 @@
 /* Limits of control groups, read from trees of files like the kernel's. */
-#include "common/cgroup.h"
+#include "common/machine/cgroup.h"
 #include "tap.h"
 
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* Files that are read and written for the user: what may be replaced and how, what is read, and
  * that nothing waits for a pipe. All in a private directory. */
-#include "common/out_file.h"
-#include "common/util.h"
+#include "common/base/out_file.h"
+#include "common/base/util.h"
 #include "tap.h"
 
 #include <dirent.h>

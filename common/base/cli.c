@@ -1,0 +1,278 @@
+#include "common/base/cli.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void print_help(const struct vf_cli *cli)
+{
+    printf("usage: %s %s\n\n%s\n\noptions:\n", cli->program, cli->usage, cli->summary);
+    for (size_t i = 0; i < cli->opt_count; i++) {
+        const struct vf_opt *o = &cli->opts[i];
+        char left[96], short_part[8] = "";
+        if (o->short_name)
+            snprintf(short_part, sizeof short_part, "-%c, ", o->short_name);
+        if (o->type == VF_OPT_CHOICE) {
+            int n = snprintf(left, sizeof left, "%s--%s ", short_part, o->name);
+            for (int k = 0; o->choices[k] && n < (int)sizeof left; k++)
+                n += snprintf(left + n, sizeof left - (size_t)n, "%s%s", k ? "|" : "",
+                              o->choices[k]);
+        } else {
+            snprintf(left, sizeof left, "%s--%s%s%s", short_part, o->name, o->metavar ? " " : "",
+                     o->metavar ? o->metavar : "");
+        }
+        if (strlen(left) > 28)
+            printf("  %s\n  %-28s  %s\n", left, "", o->help);
+        else
+            printf("  %-28s  %s\n", left, o->help);
+    }
+    printf("  %-28s  %s\n  %-28s  %s\n", "--help", "print this and exit", "--version",
+           "print the version and exit");
+}
+
+static const struct vf_opt *find_opt(const struct vf_cli *cli, const char *name, size_t len)
+{
+    for (size_t i = 0; i < cli->opt_count; i++)
+        if (strlen(cli->opts[i].name) == len && memcmp(cli->opts[i].name, name, len) == 0)
+            return &cli->opts[i];
+    return NULL;
+}
+
+static const struct vf_opt *find_short(const struct vf_cli *cli, char c)
+{
+    for (size_t i = 0; i < cli->opt_count; i++)
+        if (cli->opts[i].short_name == c)
+            return &cli->opts[i];
+    return NULL;
+}
+
+enum vf_code vf_cli_parse_size(const char *text, uint64_t *bytes, struct vf_err *err)
+{
+    char *end;
+    errno = 0;
+    double v = strtod(text, &end);
+    int shift = 0;
+    if (*end == 'K' || *end == 'k')
+        shift = 10;
+    else if (*end == 'M' || *end == 'm')
+        shift = 20;
+    else if (*end == 'G' || *end == 'g')
+        shift = 30;
+    else if (*end == 'T' || *end == 't')
+        shift = 40;
+    if (shift)
+        end++;
+    v = ldexp(v, shift);
+    if (end == text || *end || errno || !(v >= 0 && v < 9.2e18) || strpbrk(text, "xXpP"))
+        return vf_err_set(err, VF_ERR_USAGE, "'%s' is not a size (allowed: 4096, 64K, 512M, 1.5G)",
+                          text);
+    *bytes = (uint64_t)v;
+    return VF_OK;
+}
+
+enum vf_code vf_cli_parse_ids(const char *text, uint32_t max_id, uint32_t **ids, size_t *count,
+                              struct vf_err *err)
+{
+    size_t capacity = 1;
+    for (const char *p = text; *p; p++)
+        capacity += *p == ',';
+    uint32_t *list = malloc(capacity * sizeof *list);
+    if (!list)
+        return vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for %zu token ids", capacity);
+    size_t n = 0;
+    const char *p = text;
+    for (;;) {
+        char *end;
+        errno = 0;
+        unsigned long v = strtoul(p, &end, 10);
+        if (*p < '0' || *p > '9' || errno || v > max_id || (*end && *end != ',')) {
+            free(list);
+            return vf_err_set(err, VF_ERR_USAGE,
+                              "token %zu in '%.40s%s' is not an id from 0 to %u (allowed: 1,2,3)",
+                              n, text, strlen(text) > 40 ? "..." : "", max_id);
+        }
+        list[n++] = (uint32_t)v;
+        if (!*end)
+            break;
+        p = end + 1;
+    }
+    *ids = list;
+    *count = n;
+    return VF_OK;
+}
+
+static enum vf_code set_int(const struct vf_opt *o, const char *text, struct vf_err *err)
+{
+    char *end;
+    errno = 0;
+    long long v = strtoll(text, &end, 10);
+    if (end == text || *end || errno || (long double)v < o->min || (long double)v > o->max)
+        return vf_err_set(err, VF_ERR_USAGE,
+                          "--%s: '%s' found, a whole number from %.0f to %.0f "
+                          "is allowed",
+                          o->name, text, o->min, o->max);
+    *(int64_t *)o->value = v;
+    return VF_OK;
+}
+
+static enum vf_code set_float(const struct vf_opt *o, const char *text, struct vf_err *err)
+{
+    char *end;
+    double v = strtod(text, &end);
+    if (end == text || *end || !(v >= o->min && v <= o->max))
+        return vf_err_set(err, VF_ERR_USAGE, "--%s: '%s' found, a number from %g to %g is allowed",
+                          o->name, text, o->min, o->max);
+    *(double *)o->value = v;
+    return VF_OK;
+}
+
+static enum vf_code set_size(const struct vf_opt *o, const char *text, struct vf_err *err)
+{
+    uint64_t v;
+    enum vf_code code = vf_cli_parse_size(text, &v, err);
+    if (code != VF_OK) {
+        vf_err_prepend(err, "--%s: ", o->name);
+        return code;
+    }
+    if ((double)v < o->min || (double)v > o->max)
+        return vf_err_set(err, VF_ERR_USAGE,
+                          "--%s: '%s' found, from %.0f to %.0f bytes are allowed", o->name, text,
+                          o->min, o->max);
+    *(uint64_t *)o->value = v;
+    return VF_OK;
+}
+
+static enum vf_code set_choice(const struct vf_opt *o, const char *text, struct vf_err *err)
+{
+    char allowed[160] = "";
+    for (int k = 0; o->choices[k]; k++) {
+        if (strcmp(o->choices[k], text) == 0) {
+            *(int *)o->value = k;
+            return VF_OK;
+        }
+        size_t n = strlen(allowed);
+        snprintf(allowed + n, sizeof allowed - n, "%s%s", k ? ", " : "", o->choices[k]);
+    }
+    return vf_err_set(err, VF_ERR_USAGE, "--%s: '%s' found, allowed: %s", o->name, text, allowed);
+}
+
+static enum vf_code set_value(const struct vf_opt *o, const char *text, struct vf_err *err)
+{
+    switch (o->type) {
+    case VF_OPT_FLAG:
+        *(bool *)o->value = true;
+        return VF_OK;
+    case VF_OPT_COUNT:
+        ++*(int *)o->value;
+        return VF_OK;
+    case VF_OPT_STRING:
+        *(const char **)o->value = text;
+        return VF_OK;
+    case VF_OPT_INT:
+        return set_int(o, text, err);
+    case VF_OPT_SIZE:
+        return set_size(o, text, err);
+    case VF_OPT_FLOAT:
+        return set_float(o, text, err);
+    case VF_OPT_CHOICE:
+        return set_choice(o, text, err);
+    case VF_OPT_LIST: {
+        struct vf_opt_list *list = o->value;
+        if (list->count == VF_OPT_LIST_MAX)
+            return vf_err_set(err, VF_ERR_USAGE, "--%s: given more than %d times", o->name,
+                              VF_OPT_LIST_MAX);
+        list->items[list->count++] = text;
+        return VF_OK;
+    }
+    }
+    return vf_err_set(err, VF_ERR_INTERNAL, "--%s: unknown option type", o->name);
+}
+
+static bool takes_value(const struct vf_opt *o)
+{
+    return o->type != VF_OPT_FLAG && o->type != VF_OPT_COUNT;
+}
+
+/* "-vv": true, and counted once less than the letters, when the rest repeats a counting letter. */
+static bool count_cluster(const struct vf_opt *o, const char *arg)
+{
+    size_t n = strlen(arg) - 1;
+    if (o->type != VF_OPT_COUNT || strspn(arg + 1, (char[2]){o->short_name, 0}) != n)
+        return false;
+    *(int *)o->value += (int)n - 1;
+    return true;
+}
+
+/* Handles argv[*i] when it is an option; advances *i over its value. */
+static enum vf_code parse_option(const struct vf_cli *cli, int argc, char **argv, int *i,
+                                 struct vf_err *err)
+{
+    const char *arg = argv[*i];
+    const struct vf_opt *o;
+    const char *value = NULL;
+    if (arg[1] == '-') {
+        const char *eq = strchr(arg, '=');
+        o = find_opt(cli, arg + 2, eq ? (size_t)(eq - arg) - 2 : strlen(arg + 2));
+        value = eq ? eq + 1 : NULL;
+    } else {
+        o = find_short(cli, arg[1]);
+        if (arg[2] && o && !takes_value(o) && !count_cluster(o, arg))
+            o = NULL; /* flags don't cluster */
+        else if (arg[2] && o && takes_value(o))
+            value = arg + 2;
+    }
+    if (!o)
+        return vf_err_set(err, VF_ERR_USAGE, "unknown option '%s'", arg);
+    if (!takes_value(o) && value)
+        return vf_err_set(err, VF_ERR_USAGE, "--%s takes no value, found '%s'", o->name, value);
+    if (takes_value(o) && !value) {
+        if (*i + 1 >= argc)
+            return vf_err_set(err, VF_ERR_USAGE, "--%s needs a value (%s)", o->name,
+                              o->metavar ? o->metavar : "one of its words");
+        value = argv[++*i];
+    }
+    return set_value(o, value, err);
+}
+
+enum vf_code vf_cli_parse(const struct vf_cli *cli, int argc, char **argv, const char **positional,
+                          int *positional_count, struct vf_err *err)
+{
+    int count = 0;
+    bool options_ended = false;
+    for (int i = 1; i < argc; i++) {
+        const char *arg = argv[i];
+        if (!options_ended && strcmp(arg, "--") == 0) {
+            options_ended = true;
+        } else if (!options_ended && strcmp(arg, "--help") == 0) {
+            print_help(cli);
+            exit(0);
+        } else if (!options_ended && strcmp(arg, "--version") == 0) {
+            printf("%s %s\n", cli->program, VFLOW_VERSION);
+            exit(0);
+        } else if (!options_ended && arg[0] == '-' && arg[1]) {
+            enum vf_code code = parse_option(cli, argc, argv, &i, err);
+            if (code != VF_OK)
+                return code;
+        } else {
+            if (count == cli->positional_max)
+                return vf_err_set(err, VF_ERR_USAGE, "unexpected argument '%s'", arg);
+            positional[count++] = arg;
+        }
+    }
+    if (count < cli->positional_min)
+        return vf_err_set(err, VF_ERR_USAGE, "an argument is missing: %s %s", cli->program,
+                          cli->usage);
+    if (positional_count)
+        *positional_count = count;
+    return VF_OK;
+}
+
+int vf_cli_fail(const char *program, const struct vf_err *err)
+{
+    fprintf(stderr, "%s: %s%s%s%s\n", program, err->text, err->code == VF_ERR_USAGE ? " (see " : "",
+            err->code == VF_ERR_USAGE ? program : "", err->code == VF_ERR_USAGE ? " --help)" : "");
+    return vf_exit_status(err->code);
+}
