@@ -3,13 +3,13 @@
 #include "common/base/clock.h"
 #include "common/base/json.h"
 #include "common/base/log.h"
+#include "common/tokenizer/tokenizer.h"
 #include "coordinator/commands.h"
 #include "coordinator/options.h"
 #include "coordinator/output.h"
 #include "coordinator/run_report.h"
 #include "coordinator/scheduler.h"
 #include "coordinator/signals.h"
-#include "coordinator/tokenizer/tokenizer.h"
 
 #include <errno.h>
 #include <inttypes.h>

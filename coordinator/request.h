@@ -5,9 +5,9 @@
 #ifndef VF_COORDINATOR_REQUEST_H
 #define VF_COORDINATOR_REQUEST_H
 
+#include "common/tokenizer/tokenizer.h"
 #include "coordinator/sampler/stop_matcher.h"
 #include "coordinator/scheduler.h"
-#include "coordinator/tokenizer/tokenizer.h"
 
 struct request {
     uint64_t id;

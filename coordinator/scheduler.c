@@ -14,10 +14,10 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/util.h"
+#include "common/tokenizer/tokenizer.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/request.h"
 #include "coordinator/sampler/sampler.h"
-#include "coordinator/tokenizer/tokenizer.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -5,12 +5,12 @@
 #include "common/base/log.h"
 #include "common/base/npy.h"
 #include "common/base/util.h"
+#include "common/tokenizer/tokenizer.h"
 #include "coordinator/commands.h"
 #include "coordinator/options.h"
 #include "coordinator/output.h"
 #include "coordinator/scheduler.h"
 #include "coordinator/signals.h"
-#include "coordinator/tokenizer/tokenizer.h"
 
 #include <errno.h>
 #include <math.h>

@@ -4,8 +4,8 @@
 #ifndef VF_COORDINATOR_SERVE_ADMISSION_H
 #define VF_COORDINATOR_SERVE_ADMISSION_H
 
+#include "common/tokenizer/tokenizer.h"
 #include "coordinator/scheduler.h"
-#include "coordinator/tokenizer/tokenizer.h"
 #include "vflow.pb-c.h"
 
 #define VF_ADMISSION_TEXT_MAX (1u << 20) /* bytes; encoding holds everybody up for so long */

@@ -1,7 +1,7 @@
 /* check_tokenizer TOKENIZER.json CASES.jsonl NAME: the tokenizer gives every recorded text its ids,
  * with and without special tokens, and every list of ids its text. TAP on stdout. */
 #include "common/base/util.h"
-#include "coordinator/tokenizer/tokenizer.h"
+#include "common/tokenizer/tokenizer.h"
 #include "tap.h"
 
 #include <jansson.h>

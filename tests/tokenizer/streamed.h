@@ -2,7 +2,7 @@
 #ifndef VF_TESTS_TOKENIZER_STREAMED_H
 #define VF_TESTS_TOKENIZER_STREAMED_H
 
-#include "coordinator/tokenizer/tokenizer.h"
+#include "common/tokenizer/tokenizer.h"
 #include "support.h"
 
 /* Everything a detokenizer gives for ids, checking that no piece ends inside a character. */

@@ -1,6 +1,6 @@
 /* Broken and unknown tokenizer.json files, made from good ones: each is refused with one sentence
  * that names the file, the place, what was found and what is allowed; nothing crashes. */
-#include "coordinator/tokenizer/tokenizer.h"
+#include "common/tokenizer/tokenizer.h"
 #include "support.h"
 #include "tap.h"
 

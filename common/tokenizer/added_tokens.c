@@ -1,6 +1,6 @@
-#include "coordinator/tokenizer/added_tokens.h"
+#include "common/tokenizer/added_tokens.h"
 
-#include "coordinator/tokenizer/tokenizer.h"
+#include "common/tokenizer/tokenizer.h"
 
 #include <stdlib.h>
 #include <string.h>

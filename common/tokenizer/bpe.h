@@ -2,7 +2,7 @@
 #ifndef VF_COORDINATOR_TOKENIZER_BPE_H
 #define VF_COORDINATOR_TOKENIZER_BPE_H
 
-#include "coordinator/tokenizer/vocab.h"
+#include "common/tokenizer/vocab.h"
 
 struct vf_bpe {
     struct vf_vocab vocab;

@@ -1,12 +1,12 @@
 /* Puts the parts together: added tokens out of the raw text, normalizer, added tokens out of the
  * normalized text, pre-tokenizer, BPE, post-processor. */
-#include "coordinator/tokenizer/tokenizer.h"
+#include "common/tokenizer/tokenizer.h"
 
-#include "coordinator/tokenizer/added_tokens.h"
-#include "coordinator/tokenizer/bpe.h"
-#include "coordinator/tokenizer/decoder.h"
-#include "coordinator/tokenizer/post_processor.h"
-#include "coordinator/tokenizer/pre_tokenizer.h"
+#include "common/tokenizer/added_tokens.h"
+#include "common/tokenizer/bpe.h"
+#include "common/tokenizer/decoder.h"
+#include "common/tokenizer/post_processor.h"
+#include "common/tokenizer/pre_tokenizer.h"
 
 #include <stdlib.h>
 #include <string.h>

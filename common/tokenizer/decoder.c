@@ -2,9 +2,9 @@
  * Behind Fuse and ByteLevel there is, by the reference's rules, a single token: the text so far.
  * Steps there (`fused`) get it in parts that end at character boundaries, and only kinds that
  * can work on such parts are allowed there. */
-#include "coordinator/tokenizer/decoder.h"
+#include "common/tokenizer/decoder.h"
 
-#include "coordinator/tokenizer/pre_tokenizer.h"
+#include "common/tokenizer/pre_tokenizer.h"
 
 #include <stdlib.h>
 #include <string.h>

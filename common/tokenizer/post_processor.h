@@ -2,7 +2,7 @@
 #ifndef VF_COORDINATOR_TOKENIZER_POST_PROCESSOR_H
 #define VF_COORDINATOR_TOKENIZER_POST_PROCESSOR_H
 
-#include "coordinator/tokenizer/vocab.h"
+#include "common/tokenizer/vocab.h"
 
 struct vf_post_processor {
     struct vf_ids prefix, suffix;

@@ -1,4 +1,4 @@
-#include "coordinator/tokenizer/pre_tokenizer.h"
+#include "common/tokenizer/pre_tokenizer.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "coordinator/tokenizer/normalizer.h"
+#include "common/tokenizer/normalizer.h"
 
 #include <stdlib.h>
 #include <string.h>

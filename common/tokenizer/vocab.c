@@ -1,8 +1,8 @@
 /* Loading is in three passes over model.vocab (largest id, texts, hash table), then the merges.
  * The string table is open addressing over XXH64 with a secret seed. */
-#include "coordinator/tokenizer/vocab.h"
+#include "common/tokenizer/vocab.h"
 
-#include "coordinator/tokenizer/tokenizer.h"
+#include "common/tokenizer/tokenizer.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,9 +4,9 @@
 #ifndef VF_COORDINATOR_TOKENIZER_VOCAB_H
 #define VF_COORDINATOR_TOKENIZER_VOCAB_H
 
-#include "coordinator/tokenizer/json_read.h"
-#include "coordinator/tokenizer/text.h"
-#include "coordinator/tokenizer/u64_map.h"
+#include "common/tokenizer/json_read.h"
+#include "common/tokenizer/text.h"
+#include "common/tokenizer/u64_map.h"
 
 #define VF_NO_TOKEN UINT32_MAX
 

@@ -1,4 +1,4 @@
-#include "coordinator/tokenizer/text.h"
+#include "common/tokenizer/text.h"
 
 #include "common/base/util.h"
 

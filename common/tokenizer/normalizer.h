@@ -2,8 +2,8 @@
 #ifndef VF_COORDINATOR_TOKENIZER_NORMALIZER_H
 #define VF_COORDINATOR_TOKENIZER_NORMALIZER_H
 
-#include "coordinator/tokenizer/pattern.h"
-#include "coordinator/tokenizer/text.h"
+#include "common/tokenizer/pattern.h"
+#include "common/tokenizer/text.h"
 
 struct vf_normalizer_step;
 struct vf_normalizer {

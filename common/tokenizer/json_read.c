@@ -1,4 +1,4 @@
-#include "coordinator/tokenizer/json_read.h"
+#include "common/tokenizer/json_read.h"
 
 #include <stdio.h>
 #include <string.h>

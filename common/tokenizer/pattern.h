@@ -6,7 +6,7 @@
 #ifndef VF_COORDINATOR_TOKENIZER_PATTERN_H
 #define VF_COORDINATOR_TOKENIZER_PATTERN_H
 
-#include "coordinator/tokenizer/json_read.h"
+#include "common/tokenizer/json_read.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>

@@ -2,8 +2,8 @@
 #ifndef VF_COORDINATOR_TOKENIZER_PRE_TOKENIZER_H
 #define VF_COORDINATOR_TOKENIZER_PRE_TOKENIZER_H
 
-#include "coordinator/tokenizer/pattern.h"
-#include "coordinator/tokenizer/text.h"
+#include "common/tokenizer/pattern.h"
+#include "common/tokenizer/text.h"
 
 struct vf_pre_tokenizer_step;
 struct vf_pre_tokenizer {

@@ -4,8 +4,8 @@
 #ifndef VF_COORDINATOR_TOKENIZER_DECODER_H
 #define VF_COORDINATOR_TOKENIZER_DECODER_H
 
-#include "coordinator/tokenizer/json_read.h"
-#include "coordinator/tokenizer/text.h"
+#include "common/tokenizer/json_read.h"
+#include "common/tokenizer/text.h"
 
 struct vf_decoder_step;
 struct vf_decoder {

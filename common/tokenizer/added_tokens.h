@@ -4,8 +4,8 @@
 #ifndef VF_COORDINATOR_TOKENIZER_ADDED_TOKENS_H
 #define VF_COORDINATOR_TOKENIZER_ADDED_TOKENS_H
 
-#include "coordinator/tokenizer/normalizer.h"
-#include "coordinator/tokenizer/vocab.h"
+#include "common/tokenizer/normalizer.h"
+#include "common/tokenizer/vocab.h"
 
 struct vf_added_token {
     uint32_t id;

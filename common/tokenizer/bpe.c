@@ -1,7 +1,7 @@
 /* The symbols of a word are a doubly linked list in an array; a binary heap orders the possible
  * merges by (rank, position). A merge makes heap entries stale instead of removing them: an entry
  * counts only if the pair now at its position still merges into its id. */
-#include "coordinator/tokenizer/bpe.h"
+#include "common/tokenizer/bpe.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-#include "coordinator/tokenizer/post_processor.h"
+#include "common/tokenizer/post_processor.h"
 
-#include "coordinator/tokenizer/pre_tokenizer.h"
+#include "common/tokenizer/pre_tokenizer.h"
 
 #include <stdlib.h>
 #include <string.h>

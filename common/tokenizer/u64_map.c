@@ -1,4 +1,4 @@
-#include "coordinator/tokenizer/u64_map.h"
+#include "common/tokenizer/u64_map.h"
 
 #include <errno.h>
 #include <stdlib.h>

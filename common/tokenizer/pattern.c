@@ -1,6 +1,6 @@
-#include "coordinator/tokenizer/pattern.h"
+#include "common/tokenizer/pattern.h"
 
-#include "coordinator/tokenizer/text.h"
+#include "common/tokenizer/text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
