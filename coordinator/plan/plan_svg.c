@@ -4,7 +4,7 @@
  */
 #include "coordinator/plan/plan_model.h"
 
-#include "common/base/svg.h"
+#include "common/draw/svg.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* The reader's getters over every type of value, at the edges of their ranges, and the two writers
  * against the reader. The input is put together by hand here; broken files are test_bad_gguf.py's.
  */
-#include "bench/gguf_writer.h"
+#include "bench/models/gguf_writer.h"
 #include "common/base/util.h"
 #include "common/format/gguf.h"
 #include "common/format/gguf_model.h"

@@ -1,6 +1,6 @@
 /* The live expert cache decides as its offline replay does, and counts what became of prefetches.
  */
-#include "bench/replay_sim.h"
+#include "bench/experts/replay_sim.h"
 #include "common/run/shm.h"
 #include "io_test.h"
 

@@ -1,8 +1,8 @@
 /* The offline replay against slow and obvious models of its policies, Belady's against every
  * possible choice of victims; routing traces as files; and that the engine's policy is the best of
  * the usual ones where real models are concerned. */
-#include "bench/replay_sim.h"
-#include "bench/synthetic_routing.h"
+#include "bench/experts/replay_sim.h"
+#include "bench/experts/synthetic_routing.h"
 #include "common/base/npy.h"
 #include "tap.h"
 

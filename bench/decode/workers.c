@@ -1,0 +1,340 @@
+/* Decode over stage workers and threads, through the coordinator and its real worker processes.
+ *
+ * Every arm is a running engine with its own workers; the same request decodes in all of them,
+ * token by token in turn, while the others sleep. What a token takes beyond the workers' compute is
+ * sampling, sockets and hops.
+ */
+#include "bench/report/report.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/util.h"
+#include "common/kernels/kernels.h"
+#include "common/machine/bandwidth.h"
+#include "coordinator/scheduler.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define ARMS_LIMIT 8
+#define WARM_UP    3u
+#define POLL_MS    1000
+
+struct workers_options {
+    const char *model;
+    uint32_t *workers, *threads; /* lists */
+    size_t worker_count, thread_count;
+    uint32_t tokens;
+    bool huge;
+    int tier;
+    struct bench_output output;
+};
+
+struct arm {
+    uint32_t workers, threads;
+    struct vf_scheduler *scheduler;
+    double *ms; /* [tokens] */
+    uint32_t received;
+    uint32_t last; /* token */
+    bool ended;
+    enum vf_code code;
+    struct vf_err err;
+    struct vf_engine_totals begin, end;
+};
+
+/* ---- a request ---------------------------------------------------------------------------- */
+
+static void on_token(void *ctx, uint64_t id, uint32_t token, const char *text, size_t n)
+{
+    (void)id, (void)text, (void)n;
+    struct arm *arm = ctx;
+    if (token == VF_TOKEN_NONE)
+        return;
+    arm->received++;
+    arm->last = token;
+}
+
+static void on_rows(void *ctx, uint64_t id, uint32_t first, uint32_t count, const float *rows)
+{
+    (void)ctx, (void)id, (void)first, (void)count, (void)rows;
+}
+
+static void on_done(void *ctx, uint64_t id, enum vf_finish finish,
+                    const struct vf_request_stats *stats)
+{
+    (void)id, (void)finish, (void)stats;
+    struct arm *arm = ctx;
+    arm->ended = true;
+}
+
+static void on_failed(void *ctx, uint64_t id, const struct vf_err *err)
+{
+    (void)id;
+    struct arm *arm = ctx;
+    arm->ended = true;
+    arm->code = err->code;
+    arm->err = *err;
+}
+
+static enum vf_code start_arm(struct arm *arm, const struct workers_options *o, struct vf_err *err)
+{
+    static const struct vf_request_events events = {on_token, on_rows, on_done, on_failed};
+    static const uint32_t prompt[] = {1, 2, 3, 4, 5, 6, 7, 8};
+    struct vf_engine_params params = {.model_path = o->model,
+                                      .kernel = vf_kernel_tier_words[o->tier],
+                                      .activations = "q8",
+                                      .kv = "f16",
+                                      .overlap = "staged",
+                                      .io = "direct",
+                                      .weights = o->huge ? "huge" : "mmap",
+                                      .experts = VF_EXPERTS_RESIDENT,
+                                      .threads = arm->threads,
+                                      .stage_workers = arm->workers,
+                                      .context = o->tokens + WARM_UP + 16,
+                                      .sequences = 1,
+                                      .prefill_chunk = 16,
+                                      .cancel_fd = -1};
+    struct vf_request request = {.kind = VF_REQUEST_GENERATE,
+                                 .tokens = prompt,
+                                 .token_count = VF_ARRAY_LEN(prompt),
+                                 .max_tokens = o->tokens + WARM_UP,
+                                 .ignore_eos = true};
+    struct vf_engine *engine;
+    uint64_t id;
+    arm->ms = calloc(o->tokens, sizeof *arm->ms);
+    if (!arm->ms)
+        return vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for %u samples", o->tokens);
+    enum vf_code code = vf_engine_create(&params, &engine, err);
+    if (code == VF_OK && (code = vf_scheduler_create(engine, &arm->scheduler, err)) != VF_OK)
+        vf_engine_destroy(engine);
+    return code ? code : vf_scheduler_submit(arm->scheduler, &request, &events, arm, &id, err);
+}
+
+/* Until the next token is here; nothing of the arm is in flight afterwards. */
+static enum vf_code next_token(struct arm *arm, double *ms, struct vf_err *err)
+{
+    uint32_t before = arm->received;
+    uint64_t began = vf_now_ns();
+    enum vf_code code = VF_OK;
+    while (code == VF_OK && arm->received == before && !arm->ended)
+        code = vf_scheduler_poll(arm->scheduler, POLL_MS, NULL, err);
+    *ms = (double)(vf_now_ns() - began) / 1e6;
+    if (code == VF_OK && arm->code) {
+        *err = arm->err;
+        code = arm->code;
+    }
+    if (code == VF_OK && arm->received == before)
+        code = vf_err_set(err, VF_ERR_INTERNAL, "a request ended before its last token");
+    return code;
+}
+
+static enum vf_code read_totals(struct arm *arms, int count, bool end, struct vf_err *err)
+{
+    enum vf_code code = VF_OK;
+    for (int i = 0; code == VF_OK && i < count; i++)
+        code = vf_engine_read_totals(vf_scheduler_engine(arms[i].scheduler), true,
+                                     end ? &arms[i].end : &arms[i].begin, err);
+    return code;
+}
+
+static enum vf_code decode(struct arm *arms, int count, uint32_t tokens, struct vf_err *err)
+{
+    enum vf_code code = VF_OK;
+    for (uint32_t t = 0; code == VF_OK && t < tokens + WARM_UP; t++) {
+        if (t == WARM_UP)
+            code = read_totals(arms, count, false, err);
+        for (int i = 0; code == VF_OK && i < count; i++) {
+            struct arm *arm = &arms[(t + (uint32_t)i) % (uint32_t)count];
+            double ms;
+            code = next_token(arm, &ms, err);
+            if (t >= WARM_UP)
+                arm->ms[t - WARM_UP] = ms;
+        }
+        for (int i = 1; code == VF_OK && i < count; i++)
+            if (arms[i].last != arms[0].last)
+                code = vf_err_set(err, VF_ERR_INTERNAL,
+                                  "token %u is %u with %u workers and %u with %u", t, arms[0].last,
+                                  arms[0].workers, arms[i].last, arms[i].workers);
+        vf_progress("workers", t + 1, tokens + WARM_UP);
+    }
+    return code ? code : read_totals(arms, count, true, err);
+}
+
+/* ---- the result --------------------------------------------------------------------------- */
+
+static const struct bench_column columns[] = {
+    {"stage_workers", "workers", BENCH_INT},
+    {"threads", "threads each", BENCH_INT},
+    {"tokens_per_s", "tokens/s", BENCH_2},
+    {"ms_per_token", "ms a token", BENCH_3},
+    {"ms_p10", "p10", BENCH_3},
+    {"ms_p90", "p90", BENCH_3},
+    {"compute_us", "compute us", BENCH_1},
+    {"stall_us", "stall us", BENCH_1},
+    {"rest_us", "rest us", BENCH_1},
+    {"over_one_worker", "over one worker", BENCH_3},
+    {"over_one_worker_p10", "p10", BENCH_3},
+    {"over_one_worker_p90", "p90", BENCH_3},
+    {"speedup", "over 1 thread", BENCH_3},
+};
+
+/* The arm that another one is measured against: fewest workers with as many threads, or fewest of
+ * both. */
+static const struct arm *base_of(const struct arm *arms, int count, const struct arm *of)
+{
+    const struct arm *base = of ? of : &arms[0];
+    for (int i = 0; i < count; i++)
+        if (of ? arms[i].threads == of->threads && arms[i].workers < base->workers
+               : arms[i].workers * arms[i].threads < base->workers * base->threads)
+            base = &arms[i];
+    return base;
+}
+
+static void quantiles(double *scratch, const double *a, const double *over, uint32_t n,
+                      double out[3])
+{
+    for (uint32_t i = 0; i < n; i++)
+        scratch[i] = over ? a[i] / over[i] : a[i];
+    out[0] = bench_median(scratch, n);
+    out[1] = bench_quantile(scratch, n, 0.1);
+    out[2] = bench_quantile(scratch, n, 0.9);
+}
+
+static void report(struct bench_report *r, const struct arm *arms, int count, uint32_t tokens,
+                   double *scratch)
+{
+    bench_report_fact(r, "tokens", tokens);
+    bench_report_table(r, "rows", NULL, columns, VF_ARRAY_LEN(columns));
+    struct bench_panel *panel =
+        bench_panel_add(bench_report_chart(r), BENCH_BARS,
+                        "Decode by stage workers and threads of each", "ms a token", false);
+    const struct arm *first = base_of(arms, count, NULL);
+    for (int i = 0; i < count; i++) {
+        const struct arm *arm = &arms[i];
+        double ms[3], over[3], speedup[3];
+        double compute = (double)(arm->end.compute_ns - arm->begin.compute_ns) / 1e3 / tokens;
+        double stall = (double)(arm->end.stall_ns - arm->begin.stall_ns) / 1e3 / tokens;
+        char name[64];
+        quantiles(scratch, arm->ms, NULL, tokens, ms);
+        quantiles(scratch, arm->ms, base_of(arms, count, arm)->ms, tokens, over);
+        quantiles(scratch, first->ms, arm->ms, tokens, speedup);
+        double sum = 0;
+        for (uint32_t t = 0; t < tokens; t++)
+            sum += arm->ms[t];
+        bench_report_row(r, (struct bench_cell[]){
+                                BENCH_NUM(arm->workers), BENCH_NUM(arm->threads),
+                                BENCH_NUM(1e3 / ms[0]), BENCH_NUM(ms[0]), BENCH_NUM(ms[1]),
+                                BENCH_NUM(ms[2]), BENCH_NUM(compute), BENCH_NUM(stall),
+                                BENCH_NUM(1e3 * sum / tokens - compute - stall), BENCH_NUM(over[0]),
+                                BENCH_NUM(over[1]), BENCH_NUM(over[2]), BENCH_NUM(speedup[0])});
+        snprintf(name, sizeof name, "%u x %u thread%s", arm->workers, arm->threads,
+                 arm->threads == 1 ? "" : "s");
+        bench_panel_point(panel, "median, p10 to p90", name, ms[0], ms[1], ms[2]);
+    }
+}
+
+static enum vf_code measure(const struct workers_options *o, struct vf_err *err)
+{
+    struct arm arms[ARMS_LIMIT] = {0};
+    int count = 0;
+    struct bench_report *r = bench_report_begin("workers");
+    double *scratch = calloc(o->tokens, sizeof *scratch);
+    enum vf_code code =
+        scratch ? VF_OK : vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for %u samples", o->tokens);
+    for (size_t t = 0; t < o->thread_count; t++)
+        for (size_t w = 0; code == VF_OK && w < o->worker_count; w++) {
+            struct arm *arm = &arms[count++];
+            arm->workers = o->workers[w];
+            arm->threads = o->threads[t];
+            code = start_arm(arm, o, err);
+            if (code != VF_OK)
+                vf_err_prepend(err, "%u workers of %u threads: ", arm->workers, arm->threads);
+        }
+    if (code == VF_OK)
+        code = decode(arms, count, o->tokens, err);
+    if (code == VF_OK)
+        report(r, arms, count, o->tokens, scratch);
+    for (int i = 0; i < count; i++) {
+        vf_scheduler_destroy(arms[i].scheduler);
+        free(arms[i].ms);
+    }
+    free(scratch);
+    return bench_report_end(r, &o->output, code, err);
+}
+
+/* ---- options ------------------------------------------------------------------------------ */
+
+static enum vf_code parse_list(const char *option, const char *text, uint32_t max, uint32_t **out,
+                               size_t *count, struct vf_err *err)
+{
+    enum vf_code code = vf_cli_parse_ids(text, max, out, count, err);
+    if (code)
+        return vf_err_prepend(err, "%s: ", option);
+    for (size_t i = 0; i < *count; i++)
+        if ((*out)[i] == 0)
+            return vf_err_set(err, VF_ERR_USAGE, "%s: 0 found, allowed are 1 to %u", option, max);
+    return VF_OK;
+}
+
+int bench_workers(int argc, char **argv)
+{
+    int64_t tokens = 40;
+    const char *workers = "1,2", *threads = NULL;
+    char default_threads[64] = "1";
+    struct workers_options o = {0};
+    for (uint32_t t = 2, n = vf_bandwidth_default_threads(); t <= n && t <= 4; t *= 2)
+        snprintf(default_threads + strlen(default_threads), 8, ",%u", t);
+    threads = default_threads;
+    const struct vf_opt opts[] = {
+        {.name = "workers",
+         .type = VF_OPT_STRING,
+         .value = &workers,
+         .metavar = "1,2",
+         .help = "stage workers, one after the other (1,2)"},
+        {.name = "threads",
+         .type = VF_OPT_STRING,
+         .value = &threads,
+         .metavar = "1,2",
+         .help = "threads of each worker (1, 2 and 4 where there are CPUs)"},
+        {.name = "tokens",
+         .type = VF_OPT_INT,
+         .value = &tokens,
+         .metavar = "N",
+         .min = 5,
+         .max = 100000,
+         .help = "decoded with each combination (40)"},
+        {.name = "kernel",
+         .type = VF_OPT_CHOICE,
+         .value = &o.tier,
+         .choices = vf_kernel_tier_words,
+         .help = "instruction set (auto)"},
+        {.name = "huge",
+         .type = VF_OPT_FLAG,
+         .value = &o.huge,
+         .help = "weights in huge pages of each worker (--weights huge)"},
+        BENCH_OUTPUT_OPTS(o.output),
+    };
+    const struct vf_cli cli = {.program = "vflow-bench workers",
+                               .usage = "MODEL [options]",
+                               .summary = "Decode over stage workers and threads, through the "
+                                          "coordinator and real worker processes.",
+                               .opts = opts,
+                               .opt_count = VF_ARRAY_LEN(opts),
+                               .positional_min = 1,
+                               .positional_max = 1};
+    struct vf_err err = {0};
+    enum vf_code code = vf_cli_parse(&cli, argc, argv, &o.model, NULL, &err);
+    o.tokens = (uint32_t)tokens;
+    if (code == VF_OK)
+        code = parse_list("--workers", workers, 64, &o.workers, &o.worker_count, &err);
+    if (code == VF_OK)
+        code = parse_list("--threads", threads, 1024, &o.threads, &o.thread_count, &err);
+    if (code == VF_OK && o.worker_count * o.thread_count > ARMS_LIMIT)
+        code = vf_err_set(&err, VF_ERR_USAGE, "%zu combinations found, at most %d are allowed",
+                          o.worker_count * o.thread_count, ARMS_LIMIT);
+    if (code == VF_OK)
+        code = measure(&o, &err);
+    free(o.workers);
+    free(o.threads);
+    return code == VF_OK ? 0 : vf_cli_fail(cli.program, &err);
+}
