@@ -88,8 +88,6 @@ static enum vf_code open_socket(struct vf_client *c, const struct vf_client_opti
     }
     enum vf_code code = vf_wire_open(c->context, &wire, &c->socket, err);
     if (!code)
-        code = set_int(c->socket, ZMQ_IPV6, 1, err);
-    if (!code)
         code = set_int(c->socket, ZMQ_HEARTBEAT_IVL, HEARTBEAT_MS, err);
     if (!code)
         code = set_int(c->socket, ZMQ_HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS, err);

@@ -4,24 +4,19 @@
 #include "client/session.h"
 #include "common/base/json.h"
 #include "common/base/util.h"
+#include "common/run/generate_options.h"
 
 #include <errno.h>
+#include <float.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define PROGRAM            "vflow-client generate"
-#define MAX_TOKENS_DEFAULT 256
-#define MAX_TOKENS_MAX     (1 << 24) /* the longest context there is */
-#define OWN_OPTIONS        11
+#define PROGRAM "vflow-client generate"
 
-struct generate_options {
+struct options {
     struct vf_session_options session;
-    const char *prompt, *tokens;
-    int64_t max_tokens, top_k, seed;
-    double temperature, top_p, min_p;
-    struct vf_opt_list stop;
-    bool ignore_eos, json;
+    struct vf_generate_options request;
 };
 
 /* What has arrived. For --json the text is kept, else it is printed at once. */
@@ -35,49 +30,22 @@ struct output {
     size_t id_count, id_capacity;
 };
 
-static enum vf_code parse_options(int argc, char **argv, struct generate_options *o,
-                                  struct vf_err *err)
+static enum vf_code parse_options(int argc, char **argv, struct options *o, struct vf_err *err)
 {
     vf_session_options_init(&o->session);
-    struct vf_opt opts[VF_SESSION_OPTION_COUNT + OWN_OPTIONS];
+    vf_generate_options_init(&o->request);
+    struct vf_opt opts[VF_SESSION_OPTION_COUNT + VF_GENERATE_OPTION_COUNT];
     size_t n = vf_session_options_table(&o->session, opts);
-    const struct vf_opt own[OWN_OPTIONS] = {
-        {"prompt", 'p', VF_OPT_STRING, &o->prompt, "TEXT", "what to continue", 0, 0, NULL},
-        {"tokens", 0, VF_OPT_STRING, &o->tokens, "1,2,3", "the same as token ids", 0, 0, NULL},
-        {"max-tokens", 'n', VF_OPT_INT, &o->max_tokens, "N",
-         "stop after so many (default 256; 0: when the context is full)", 0, MAX_TOKENS_MAX, NULL},
-        {"temperature", 0, VF_OPT_FLOAT, &o->temperature, "T",
-         "0 takes the likeliest token (default 0.8)", 0, 100, NULL},
-        {"top-k", 0, VF_OPT_INT, &o->top_k, "N", "only the N likeliest tokens (default 0: off)", 0,
-         INT32_MAX, NULL},
-        {"top-p", 0, VF_OPT_FLOAT, &o->top_p, "P",
-         "only the likeliest tokens with this total probability (default 0.95)", 0, 1, NULL},
-        {"min-p", 0, VF_OPT_FLOAT, &o->min_p, "P",
-         "only tokens with this share of the likeliest one's probability (default 0: off)", 0, 1,
-         NULL},
-        {"seed", 0, VF_OPT_INT, &o->seed, "N", "same seed, same text (default 0)", 0,
-         (double)(1ull << 53), NULL},
-        {"stop", 0, VF_OPT_LIST, &o->stop, "TEXT", "end before this text; may be repeated", 0, 0,
-         NULL},
-        {"ignore-eos", 0, VF_OPT_FLAG, &o->ignore_eos, NULL, "go on after an end-of-sequence token",
-         0, 0, NULL},
-        {"json", 0, VF_OPT_FLAG, &o->json, NULL, "one JSON object at the end instead of the text",
-         0, 0, NULL},
+    n += vf_generate_options_table(&o->request, opts + n);
+    const struct vf_cli cli = {
+        .program = PROGRAM,
+        .usage = "--connect ENDPOINT (-p TEXT | --prompt-file FILE | --tokens 1,2,3) [options]",
+        .summary = "Continues a text on a vflow server.",
+        .opts = opts,
+        .opt_count = n,
     };
-    memcpy(opts + n, own, sizeof own);
-    const struct vf_cli cli = {PROGRAM,
-                               "--connect ENDPOINT (-p TEXT | --tokens 1,2,3) [options]",
-                               "Continues a text on a vflow server.",
-                               opts,
-                               n + OWN_OPTIONS,
-                               0,
-                               0};
     enum vf_code code = vf_cli_parse(&cli, argc, argv, NULL, NULL, err);
-    if (!code && !o->prompt == !o->tokens)
-        code = vf_err_set(err, VF_ERR_USAGE, "give the prompt as either -p TEXT or --tokens 1,2,3");
-    if (!code && o->prompt && !vf_utf8_valid(o->prompt, strlen(o->prompt)))
-        code = vf_err_set(err, VF_ERR_USAGE, "-p: isn't valid UTF-8");
-    return code;
+    return code ? code : vf_generate_options_read(&o->request, err);
 }
 
 /* ---- the request ----------------------------------------------------------------------------- */
@@ -87,13 +55,13 @@ static ProtobufCBinaryData bytes_of(const char *text)
     return (ProtobufCBinaryData){strlen(text), (uint8_t *)text};
 }
 
-static enum vf_code send_request(struct vf_session *s, const struct generate_options *o,
+static enum vf_code send_request(struct vf_session *s, const struct vf_generate_options *o,
                                  uint64_t *id, struct vf_err *err)
 {
     Vflow__Sampling sampling = VFLOW__SAMPLING__INIT;
     sampling.temperature = o->temperature;
     sampling.top_k = (uint32_t)o->top_k;
-    sampling.top_p = o->top_p;
+    sampling.top_p = o->top_p > 0 ? o->top_p : DBL_MIN; /* a message's 0 is "off" */
     sampling.min_p = o->min_p;
     sampling.seed = (uint64_t)o->seed;
     ProtobufCBinaryData stop[VF_OPT_LIST_MAX];
@@ -106,9 +74,9 @@ static enum vf_code send_request(struct vf_session *s, const struct generate_opt
     request.n_stop = (size_t)o->stop.count;
     request.ignore_eos = o->ignore_eos;
     Vflow__TokenList list = VFLOW__TOKEN_LIST__INIT;
-    if (o->prompt) {
+    if (o->text) {
         request.prompt_case = VFLOW__GENERATE_REQUEST__PROMPT_TEXT;
-        request.text = bytes_of(o->prompt);
+        request.text = (ProtobufCBinaryData){o->text_bytes, (uint8_t *)o->text};
         return vf_client_generate(s->client, &request, id, err);
     }
     enum vf_code code = vf_cli_parse_ids(o->tokens, UINT32_MAX, &list.ids, &list.n_ids, err);
@@ -243,8 +211,7 @@ static enum vf_code receive(struct vf_session *s, uint64_t id, struct output *ou
 
 int vf_client_generate_main(int argc, char **argv)
 {
-    struct generate_options o = {
-        .max_tokens = MAX_TOKENS_DEFAULT, .temperature = 0.8, .top_p = 0.95};
+    struct options o = {0};
     struct vf_session session = {.program = PROGRAM, .signal_fd = -1};
     struct output out = {0};
     struct vf_err err = {0};
@@ -253,10 +220,10 @@ int vf_client_generate_main(int argc, char **argv)
     if (!code)
         code = vf_session_open(&session, PROGRAM, &o.session, &err);
     if (!code)
-        code = send_request(&session, &o, &id, &err);
+        code = send_request(&session, &o.request, &id, &err);
     if (!code && session.verbosity)
         fprintf(stderr, "%s: request %llu\n", PROGRAM, (unsigned long long)id);
-    out.json = o.json;
+    out.json = o.request.json;
     if (!code && !(out.text_stream = open_memstream(&out.text, &out.text_bytes)))
         code = vf_err_set(&err, VF_ERR_NO_MEMORY, "no memory for the text");
     if (!code)
@@ -265,6 +232,7 @@ int vf_client_generate_main(int argc, char **argv)
         fclose(out.text_stream);
     free(out.text);
     free(out.ids);
+    vf_generate_options_deinit(&o.request);
     vf_session_close(&session);
     return vf_session_exit(&session, &err);
 }

@@ -35,7 +35,7 @@ static enum vf_code parse_options(int argc, char **argv, struct score_options *o
     size_t n = vf_session_options_table(&o->session, opts);
     const struct vf_opt own[] = {
         {"tokens", 0, VF_OPT_STRING, &o->tokens, "1,2,3", "the text as token ids", 0, 0, NULL},
-        {"file", 'f', VF_OPT_STRING, &o->file, "TEXT", "a file with the text (UTF-8)", 0, 0, NULL},
+        {"file", 'f', VF_OPT_STRING, &o->file, "TEXT", "a file with the text (UTF-8), or - for standard input", 0, 0, NULL},
         {"logits", 0, VF_OPT_STRING, &o->logits, "OUT.npy",
          "write log P(next | tokens so far), float32 [tokens, vocabulary]", 0, 0, NULL},
         {"json", 0, VF_OPT_FLAG, &o->json, NULL, "print one JSON object", 0, 0, NULL},
@@ -57,7 +57,7 @@ static enum vf_code parse_options(int argc, char **argv, struct score_options *o
 /* The server would refuse it too, but can't know the file. */
 static enum vf_code read_text(const char *path, struct text *text, struct vf_err *err)
 {
-    enum vf_code code = vf_read_file(path, TEXT_MAX, &text->bytes, &text->count, err);
+    enum vf_code code = vf_read_text(path, TEXT_MAX, &text->bytes, &text->count, err);
     if (code)
         return code;
     size_t valid = vf_utf8_valid_bytes(text->bytes, text->count);

@@ -3,6 +3,7 @@
 #include "common/base/clock.h"
 #include "common/base/json.h"
 #include "common/base/log.h"
+#include "common/run/generate_options.h"
 #include "common/tokenizer/tokenizer.h"
 #include "coordinator/commands.h"
 #include "coordinator/options.h"
@@ -18,18 +19,14 @@
 #include <string.h>
 #include <unistd.h>
 
-#define PROGRAM            "vflow-coordinator generate"
-#define MAX_TOKENS_DEFAULT 256
-#define POLL_MS            1000
-#define PROGRESS_NS        VF_S(1)
+#define PROGRAM     "vflow-coordinator generate"
+#define POLL_MS     1000
+#define PROGRESS_NS VF_S(1)
 
 struct options {
     struct vf_run_options run;
-    const char *prompt, *tokens;
-    int64_t max_tokens, top_k, seed;
-    double temperature, top_p, min_p;
-    struct vf_opt_list stop;
-    bool ignore_eos, json, stats;
+    struct vf_generate_options request;
+    bool stats;
 };
 
 /* What the request's events collect. */
@@ -53,57 +50,28 @@ struct generation {
 
 static enum vf_code parse(struct options *o, int argc, char **argv, struct vf_err *err)
 {
-    *o = (struct options){
-        .max_tokens = MAX_TOKENS_DEFAULT, .temperature = 0.8, .top_p = 0.95, .seed = 0};
+    *o = (struct options){0};
     vf_run_options_init(&o->run, 1);
-    const struct vf_opt own[] = {
-        {"prompt", 'p', VF_OPT_STRING, &o->prompt, "TEXT", "what to continue", 0, 0, NULL},
-        {"tokens", 0, VF_OPT_STRING, &o->tokens, "1,2,3", "the same as token ids", 0, 0, NULL},
-        {"max-tokens", 'n', VF_OPT_INT, &o->max_tokens, "N",
-         "stop after so many (default 256; 0: when the context is full)", 0, VF_CONTEXT_MAX, NULL},
-        {"temperature", 0, VF_OPT_FLOAT, &o->temperature, "T",
-         "0 takes the likeliest token (default 0.8)", 0, VF_TEMPERATURE_MAX, NULL},
-        {"top-k", 0, VF_OPT_INT, &o->top_k, "N", "only the N likeliest tokens (default 0: off)", 0,
-         (double)VF_VOCAB_MAX, NULL},
-        {"top-p", 0, VF_OPT_FLOAT, &o->top_p, "P",
-         "only the likeliest tokens with this total probability (default 0.95)", 0, 1, NULL},
-        {"min-p", 0, VF_OPT_FLOAT, &o->min_p, "P",
-         "only tokens with this share of the likeliest one's probability (default 0: off)", 0, 1,
-         NULL},
-        {"seed", 0, VF_OPT_INT, &o->seed, "N", "same seed, same text (default 0)", 0,
-         (double)(1ull << 53), NULL},
-        {"stop", 0, VF_OPT_LIST, &o->stop, "TEXT", "end before this text; may be repeated", 0, 0,
-         NULL},
-        {"ignore-eos", 0, VF_OPT_FLAG, &o->ignore_eos, NULL, "go on after an end-of-sequence token",
-         0, 0, NULL},
-        {"json", 0, VF_OPT_FLAG, &o->json, NULL, "one JSON object at the end instead of the text",
-         0, 0, NULL},
-        {"stats", 0, VF_OPT_FLAG, &o->stats, NULL, "speed and expert statistics on stderr", 0, 0,
-         NULL},
-    };
-    struct vf_opt opts[VF_RUN_OPTION_COUNT + sizeof own / sizeof own[0]];
+    vf_generate_options_init(&o->request);
+    const struct vf_opt stats = {"stats",   0,    VF_OPT_FLAG,
+                                 &o->stats, NULL, "speed and expert statistics on stderr",
+                                 0,         0,    NULL};
+    struct vf_opt opts[VF_RUN_OPTION_COUNT + VF_GENERATE_OPTION_COUNT + 1];
     size_t n = vf_run_options_table(&o->run, opts);
-    memcpy(opts + n, own, sizeof own);
+    n += vf_generate_options_table(&o->request, opts + n);
+    opts[n++] = stats;
     const struct vf_cli cli = {
         .program = PROGRAM,
-        .usage = "--model FILE (-p TEXT | --tokens 1,2,3) [options]",
+        .usage = "--model FILE (-p TEXT | --prompt-file FILE | --tokens 1,2,3) [options]",
         .summary = "Continues a prompt. The continuation alone goes to stdout as it comes, with a "
                    "newline\nat the end; a model without tokenizer prints token ids.",
         .opts = opts,
-        .opt_count = sizeof opts / sizeof opts[0],
+        .opt_count = n,
     };
     enum vf_code code = vf_cli_parse(&cli, argc, argv, NULL, NULL, err);
-    return code ? code : vf_run_options_check(&o->run, err);
-}
-
-static enum vf_code check(const struct options *o, struct vf_err *err)
-{
-    if (!o->prompt == !o->tokens)
-        return vf_err_set(err, VF_ERR_USAGE, "give the prompt as either -p TEXT or --tokens 1,2,3");
-    if (o->stop.count > VF_STOP_STRINGS_MAX)
-        return vf_err_set(err, VF_ERR_USAGE, "--stop: given %d times, at most %d are allowed",
-                          o->stop.count, VF_STOP_STRINGS_MAX);
-    return VF_OK;
+    if (!code)
+        code = vf_run_options_check(&o->run, err);
+    return code ? code : vf_generate_options_read(&o->request, err);
 }
 
 /* ---- events -------------------------------------------------------------------------------- */
@@ -163,7 +131,7 @@ static void on_token(void *ctx, uint64_t id, uint32_t token, const char *text, s
     if (g->code)
         return;
     keep(g, token, text, n);
-    if (g->options->json)
+    if (g->options->request.json)
         return;
     if (g->has_text) {
         write_out(g, text, n);
@@ -225,7 +193,7 @@ static void print_json(struct generation *g, const struct vf_engine_info *info,
 
 /* ---- the run ------------------------------------------------------------------------------- */
 
-static enum vf_code read_prompt(const struct options *o, const struct vf_scheduler *s,
+static enum vf_code read_prompt(const struct vf_generate_options *o, const struct vf_scheduler *s,
                                 uint32_t **ids, size_t *count, struct vf_err *err)
 {
     if (o->tokens) {
@@ -234,16 +202,17 @@ static enum vf_code read_prompt(const struct options *o, const struct vf_schedul
     }
     if (!vf_scheduler_tokenizer(s))
         return vf_err_set(err, VF_ERR_USAGE,
-                          "-p: this model has no tokenizer, give the prompt as --tokens 1,2,3");
-    enum vf_code code = vf_tokenizer_encode(vf_scheduler_tokenizer(s), o->prompt, strlen(o->prompt),
-                                            true, ids, count, err);
-    if (code == VF_ERR_CORRUPT) /* an argument, not a file */
+                          "%s: this model has no tokenizer, give the prompt as --tokens 1,2,3",
+                          o->text_name);
+    enum vf_code code = vf_tokenizer_encode(vf_scheduler_tokenizer(s), o->text, o->text_bytes, true,
+                                            ids, count, err);
+    if (code == VF_ERR_CORRUPT && o->prompt) /* an argument, not a file */
         err->code = VF_ERR_USAGE;
-    return code ? vf_err_prepend(err, "-p: ") : VF_OK;
+    return code ? vf_err_prepend(err, "%s: ", o->text_name) : VF_OK;
 }
 
-static enum vf_code submit(const struct options *o, struct vf_scheduler *s, struct generation *g,
-                           struct vf_err *err)
+static enum vf_code submit(const struct vf_generate_options *o, struct vf_scheduler *s,
+                           struct generation *g, struct vf_err *err)
 {
     uint32_t *ids = NULL;
     size_t count;
@@ -318,7 +287,7 @@ static enum vf_code report(struct vf_scheduler *s, struct generation *g,
     const struct vf_engine_info *info = vf_engine_info(vf_scheduler_engine(s));
     struct vf_run_report r;
     vf_run_report_make(&g->stats, g->finish, prefilled, &end, &r);
-    if (g->options->json)
+    if (g->options->request.json)
         print_json(g, info, &r);
     if (g->options->stats)
         vf_run_report_print(&r, info);
@@ -339,11 +308,11 @@ static enum vf_code generate(const struct options *o, int signal_fd, struct vf_e
     struct generation g = {
         .options = o, .signal_fd = signal_fd, .has_text = vf_scheduler_tokenizer(s) != NULL};
     struct vf_engine_totals prefilled = {0};
-    bool measure = o->json || o->stats;
-    code = submit(o, s, &g, err);
+    bool measure = o->request.json || o->stats;
+    code = submit(&o->request, s, &g, err);
     if (!code)
         code = run(s, &g, measure, &prefilled, err);
-    if (!code && !o->json)
+    if (!code && !o->request.json)
         write_out(&g, "\n", 1);
     if (!code && !g.code && measure)
         code = report(s, &g, &prefilled, err);
@@ -364,12 +333,12 @@ int vf_generate_main(int argc, char **argv)
     int signal_fd = -1;
     enum vf_code code = parse(&o, argc, argv, &err);
     if (!code)
-        code = check(&o, &err);
-    if (!code)
         code = vf_signals_open(&signal_fd, &err);
-    if (code)
+    if (!code)
+        code = generate(&o, signal_fd, &err);
+    vf_generate_options_deinit(&o.request);
+    if (code && signal_fd < 0)
         return vf_cli_fail(PROGRAM, &err);
-    code = generate(&o, signal_fd, &err);
     if (code == VF_ERR_IO && err.sys_errno == EPIPE)
         return 1; /* the reader has seen enough */
     int status = code ? vf_signals_exit(signal_fd, PROGRAM, &err) : 0;

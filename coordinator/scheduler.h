@@ -8,6 +8,7 @@
 #define VF_COORDINATOR_SCHEDULER_H
 
 #include "common/base/err.h"
+#include "common/run/generate_options.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/sampler/sampler.h"
 
@@ -21,8 +22,7 @@ struct vf_tokenizer;
 enum vf_request_kind { VF_REQUEST_GENERATE, VF_REQUEST_SCORE };
 enum vf_finish { VF_FINISH_STOP, VF_FINISH_EOS, VF_FINISH_LENGTH, VF_FINISH_CANCELLED };
 
-#define VF_STOP_STRINGS_MAX 8
-#define VF_TOKEN_NONE       0xffffffffu
+#define VF_TOKEN_NONE 0xffffffffu
 struct vf_request { /* copied by submit */
     enum vf_request_kind kind;
     const uint32_t *tokens; /* the prompt or the text to score, at least one */

@@ -45,7 +45,7 @@ static enum vf_code parse(struct options *o, int argc, char **argv, struct vf_er
     vf_run_options_init(&o->run, 1);
     const struct vf_opt own[] = {
         {"tokens", 0, VF_OPT_STRING, &o->tokens, "1,2,3", "the text as token ids", 0, 0, NULL},
-        {"file", 'f', VF_OPT_STRING, &o->file, "TEXT", "a file with the text (UTF-8)", 0, 0, NULL},
+        {"file", 'f', VF_OPT_STRING, &o->file, "TEXT", "a file with the text (UTF-8), or - for standard input", 0, 0, NULL},
         {"logits", 0, VF_OPT_STRING, &o->logits, "OUT.npy",
          "write every log-probability: float32 [tokens, vocabulary]", 0, 0, NULL},
         {"json", 0, VF_OPT_FLAG, &o->json, NULL, "one JSON object instead of lines", 0, 0, NULL},
@@ -131,7 +131,7 @@ static enum vf_code read_file(const char *path, const struct vf_scheduler *sched
                           "--file: this model has no tokenizer, give the text as --tokens 1,2,3");
     char *text;
     size_t bytes;
-    enum vf_code code = vf_read_file(path, VF_TOKENIZER_TEXT_BYTES_MAX, &text, &bytes, err);
+    enum vf_code code = vf_read_text(path, VF_TOKENIZER_TEXT_BYTES_MAX, &text, &bytes, err);
     if (code)
         return code;
     code = vf_tokenizer_encode(vf_scheduler_tokenizer(sched), text, bytes, true, &s->ids, &s->count,

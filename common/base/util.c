@@ -8,6 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define STREAM_BYTES (64u << 10) /* the first buffer of a text whose length isn't known */
+
 enum vf_code vf_pread_full(int fd, void *buf, size_t n, uint64_t offset, const char *path,
                            struct vf_err *err)
 {
@@ -125,6 +127,62 @@ enum vf_code vf_read_file(const char *path, size_t max, char **data, size_t *siz
     code = read_open_file(fd, bytes, path, max, data, err);
     if (!code)
         *size = (size_t)bytes;
+    close(fd);
+    return code;
+}
+
+/* Grows as it reads: a pipe doesn't tell its length. */
+static enum vf_code read_stream(int fd, const char *path, size_t max, char **data, size_t *size,
+                                struct vf_err *err)
+{
+    size_t capacity = 0, n = 0;
+    char *buf = NULL;
+    for (;;) {
+        if (n + 1 >= capacity) {
+            capacity = capacity ? 2 * capacity : STREAM_BYTES;
+            char *grown = realloc(buf, capacity);
+            if (!grown) {
+                free(buf);
+                return vf_err_set(err, VF_ERR_NO_MEMORY, "%s: no memory for %zu bytes", path,
+                                  capacity);
+            }
+            buf = grown;
+        }
+        ssize_t got = read(fd, buf + n, capacity - n - 1);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0 || n + (size_t)got > max) {
+            free(buf);
+            return got < 0 ? vf_err_errno(err, VF_ERR_IO, errno, "%s", path)
+                           : vf_err_set(err, VF_ERR_CORRUPT,
+                                        "%s: more than the %zu bytes that are allowed", path, max);
+        }
+        if (got == 0)
+            break;
+        n += (size_t)got;
+    }
+    buf[n] = 0;
+    *data = buf;
+    *size = n;
+    return VF_OK;
+}
+
+enum vf_code vf_read_text(const char *path, size_t max, char **data, size_t *size,
+                          struct vf_err *err)
+{
+    if (strcmp(path, "-") == 0)
+        return read_stream(STDIN_FILENO, "standard input", max, data, size, err);
+    int fd = open(path, O_RDONLY | O_NOCTTY | O_CLOEXEC);
+    if (fd < 0)
+        return open_failed(path, errno, err);
+    struct stat st;
+    enum vf_code code = VF_OK;
+    if (fstat(fd, &st) != 0)
+        code = vf_err_errno(err, VF_ERR_IO, errno, "%s", path);
+    else if (S_ISDIR(st.st_mode) || S_ISBLK(st.st_mode))
+        code = refuse_kind(path, st.st_mode, err);
+    if (!code)
+        code = read_stream(fd, path, max, data, size, err);
     close(fd);
     return code;
 }

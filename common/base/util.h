@@ -51,6 +51,10 @@ const char *vf_file_kind(mode_t mode);
 /* Whole file into a heap buffer with a NUL behind it (not counted); at most max bytes. */
 enum vf_code vf_read_file(const char *path, size_t max, char **data, size_t *size,
                           struct vf_err *err);
+/* The text of a file, of a pipe, or of standard input where path is "-", into a heap buffer with a
+ * NUL behind it (not counted); at most max bytes. Waits for whoever writes. */
+enum vf_code vf_read_text(const char *path, size_t max, char **data, size_t *size,
+                          struct vf_err *err);
 /* "dir/name" on the heap; NULL when out of memory. */
 char *vf_path_join(const char *dir, const char *name);
 /* True when s[0..n) is valid UTF-8 (no surrogates, no overlong forms). */

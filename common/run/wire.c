@@ -7,6 +7,7 @@
 #include "common/run/wire.h"
 
 #include "common/base/clock.h"
+#include "common/run/endpoint.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -170,12 +171,25 @@ static enum vf_code endpoint_error(const char *verb, const char *endpoint, struc
 
 enum vf_code vf_wire_bind(void *socket, const char *endpoint, struct vf_err *err)
 {
-    return zmq_bind(socket, endpoint) == 0 ? VF_OK : endpoint_error("bind", endpoint, err);
+    struct vf_endpoint checked;
+    enum vf_code code = vf_endpoint_check(endpoint, VF_ENDPOINT_BIND, &checked, err);
+    if (!code)
+        code = set_int(socket, ZMQ_IPV6, checked.ipv6, err);
+    if (code)
+        return code;
+    return zmq_bind(socket, checked.text) == 0 ? VF_OK : endpoint_error("bind", endpoint, err);
 }
 
 enum vf_code vf_wire_connect(void *socket, const char *endpoint, struct vf_err *err)
 {
-    return zmq_connect(socket, endpoint) == 0 ? VF_OK : endpoint_error("connect to", endpoint, err);
+    struct vf_endpoint checked;
+    enum vf_code code = vf_endpoint_check(endpoint, VF_ENDPOINT_CONNECT, &checked, err);
+    if (!code)
+        code = set_int(socket, ZMQ_IPV6, checked.ipv6, err);
+    if (code)
+        return code;
+    return zmq_connect(socket, checked.text) == 0 ? VF_OK
+                                                  : endpoint_error("connect to", endpoint, err);
 }
 
 /* Sends one frame without blocking; the message is consumed only on success. */

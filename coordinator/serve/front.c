@@ -185,11 +185,6 @@ enum vf_code vf_front_bind(struct vf_front *f, const char *endpoint,
     if (code)
         return code;
     void *socket = f->sockets[ipc ? LISTENER_LOCAL : LISTENER_REMOTE];
-    /* An IPv4 address stays one, rather than becoming ::ffff:a.b.c.d. */
-    bool ipv6 = strchr(endpoint, '[') || strncmp(endpoint, "tcp://*", 7) == 0;
-    code = set_int(socket, ZMQ_IPV6, ipv6, err);
-    if (code)
-        return code;
     mode_t old = umask(0177); /* the socket file is this user's alone */
     code = vf_wire_bind(socket, endpoint, err);
     umask(old);
