@@ -335,7 +335,7 @@ enum vf_code vf_executor_run(struct vf_executor *ex, const struct vf_step *step,
     speculation_begin_step(ex);
     uint32_t a = 0;
     for (; code == VF_OK && a < ex->action_count; a++) {
-        code = vf_mailboxes_check(ex->p.mailboxes, err);
+        code = vf_run_state_check(ex->p.run_state, err);
         if (code == VF_OK)
             code = run_action(ex, ex->actions[a], deadline_ns, peer_failed, err);
     }

@@ -40,7 +40,7 @@ struct stream_source {
     struct vf_expert_bank bank;
     uint32_t process, epoch;
     uint64_t timeout_ns, revive_ns;
-    const struct vf_mailboxes *mailboxes;
+    const struct vf_run_state *run_state;
     struct io_peer io[VF_CACHE_IO_WORKERS_MAX];
     uint32_t io_count;
     struct vf_expert_stats stats;
@@ -388,7 +388,7 @@ static enum vf_code stream_acquire(struct vf_expert_source *base, const struct v
         if (now_ns < check_at_ns)
             continue;
         check_at_ns = now_ns + CHECK_NS;
-        code = vf_mailboxes_check(s->mailboxes, err);
+        code = vf_run_state_check(s->run_state, err);
         if (code == VF_OK)
             code = check_peers(s, refs, n, got, err);
         if (code != VF_OK)
@@ -510,7 +510,7 @@ enum vf_code vf_expert_source_stream(const struct vf_expert_stream_params *param
     s->epoch = params->epoch;
     s->timeout_ns = params->timeout_ns ? params->timeout_ns : VF_EXPERT_TIMEOUT_NS;
     s->revive_ns = params->revive_ns ? params->revive_ns : VF_EXPERT_REVIVE_NS;
-    s->mailboxes = params->mailboxes;
+    s->run_state = params->run_state;
     enum vf_code code = open_stream(s, params, err);
     if (code != VF_OK)
         stream_destroy(&s->base);

@@ -13,8 +13,8 @@
 
 #include "common/experts/bank.h"
 #include "common/experts/cache.h"
-#include "common/run/mailbox.h"
 #include "common/run/run_dir.h"
+#include "common/run/run_state.h"
 #include "stage_worker/expert_source.h"
 
 #define VF_EXPERT_REVIVE_NS  VF_S(10) /* for a dead I/O worker's successor to start */
@@ -28,8 +28,8 @@ struct vf_expert_stream_params {
     uint32_t epoch;                    /* of the plan; goes into every order */
     uint64_t timeout_ns;               /* of one acquire; 0: VF_EXPERT_TIMEOUT_NS */
     uint64_t revive_ns;                /* 0: VF_EXPERT_REVIVE_NS */
-    /* NULL, or borrowed: once they are aborted acquire waits no longer (VF_ERR_PEER_LOST). */
-    const struct vf_mailboxes *mailboxes;
+    /* NULL, or borrowed: once the run ends acquire waits no longer (VF_ERR_PEER_LOST). */
+    const struct vf_run_state *run_state;
 };
 
 /* Opens the run's expert cache and connects to its I/O workers (which may start later). Pins that

@@ -15,7 +15,8 @@ struct vf_owner_watch {
     const struct vf_run_dir *rd;
     pthread_t thread;
     int pidfd, stop_fd;
-    pthread_mutex_t lock; /* guards mailboxes */
+    pthread_mutex_t lock; /* guards state and mailboxes */
+    struct vf_run_state *state;
     struct vf_mailboxes *mailboxes;
 };
 
@@ -23,8 +24,9 @@ static void leave(struct vf_owner_watch *w)
 {
     vf_info("the coordinator has died, leaving");
     pthread_mutex_lock(&w->lock);
-    if (w->mailboxes)
-        vf_mailboxes_abort(w->mailboxes);
+    if (w->state)
+        vf_run_state_end(w->state);
+    vf_mailboxes_wake(w->mailboxes);
     pthread_mutex_unlock(&w->lock);
     vf_run_dir_remove(w->rd);
     _exit(1);
@@ -77,10 +79,12 @@ fail:
     return code;
 }
 
-void vf_owner_watch_set_mailboxes(struct vf_owner_watch *w, struct vf_mailboxes *m)
+void vf_owner_watch_set_run(struct vf_owner_watch *w, struct vf_run_state *state,
+                            struct vf_mailboxes *mailboxes)
 {
     pthread_mutex_lock(&w->lock);
-    w->mailboxes = m;
+    w->state = state;
+    w->mailboxes = mailboxes;
     pthread_mutex_unlock(&w->lock);
 }
 

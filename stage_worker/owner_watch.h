@@ -13,8 +13,9 @@ struct vf_owner_watch;
 /* Borrows rd until stopped. */
 enum vf_code vf_owner_watch_start(const struct vf_run_dir *rd, struct vf_owner_watch **out,
                                   struct vf_err *err);
-/* Mailboxes whose waiters to wake when the owner dies; NULL: none. */
-void vf_owner_watch_set_mailboxes(struct vf_owner_watch *w, struct vf_mailboxes *m);
+/* The run to end when the owner dies, and the mailboxes whose waiters to wake; NULL: none. */
+void vf_owner_watch_set_run(struct vf_owner_watch *w, struct vf_run_state *state,
+                            struct vf_mailboxes *mailboxes);
 void vf_owner_watch_stop(struct vf_owner_watch *w); /* NULL is fine */
 
 #endif

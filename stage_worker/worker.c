@@ -41,7 +41,8 @@ struct worker {
     struct vf_program program;
     struct vf_placement placement;
     const struct vf_kernels *kernels;
-    struct vf_mailboxes *mailboxes;
+    struct vf_run_state *run_state;
+    struct vf_mailboxes *mailboxes; /* NULL: no edges */
     struct vf_shm logits;
     uint32_t logits_slots, rows_max;
     struct vf_bank_stripes *stripes; /* NULL: the expert bank is in the file */
@@ -152,17 +153,29 @@ static enum vf_code prepare_weights(struct worker *w, const Vflow__Plan *plan, s
     return huge ? vf_executor_own_weights(&params, w->file, !streamed, err) : code;
 }
 
+static enum vf_code open_mailboxes(struct worker *w, const Vflow__Plan *plan, struct vf_err *err)
+{
+    char name[VF_RUN_SHM_NAME_MAX];
+    uint32_t width = (uint32_t)vf_round_up(vf_model_file_config(w->file)->hidden_size, 32);
+    vf_run_dir_shm_name(w->rd, VF_RUN_SHM_STATE, name);
+    enum vf_code code = vf_run_state_open(name, &w->run_state, err);
+    if (code == VF_OK && w->placement.edge_count > 0) {
+        vf_run_dir_shm_name(w->rd, VF_RUN_SHM_MAILBOXES, name);
+        code = vf_mailboxes_open(name, w->placement.edge_count, plan->columns_max, width,
+                                 w->run_state, &w->mailboxes, err);
+    }
+    if (code == VF_OK)
+        vf_owner_watch_set_run(w->watch, w->run_state, w->mailboxes);
+    return code;
+}
+
 static enum vf_code open_shared_memory(struct worker *w, const Vflow__Plan *plan,
                                        struct vf_err *err)
 {
     char name[VF_RUN_SHM_NAME_MAX];
-    uint32_t width = (uint32_t)vf_round_up(vf_model_file_config(w->file)->hidden_size, 32);
-    vf_run_dir_shm_name(w->rd, VF_RUN_SHM_MAILBOXES, name);
-    enum vf_code code = vf_mailboxes_open(name, w->placement.edge_count, plan->columns_max, width,
-                                          &w->mailboxes, err);
+    enum vf_code code = open_mailboxes(w, plan, err);
     if (code != VF_OK)
         return code;
-    vf_owner_watch_set_mailboxes(w->watch, w->mailboxes);
     if (w->placement.head_worker != w->index)
         return VF_OK;
     uint64_t bytes = (uint64_t)plan->rows_max * vf_model_file_config(w->file)->vocab_size;
@@ -193,7 +206,7 @@ static enum vf_code open_experts(struct worker *w, const Vflow__Plan *plan, stru
                                              .bank = &bank,
                                              .process = w->index,
                                              .epoch = w->epoch,
-                                             .mailboxes = w->mailboxes};
+                                             .run_state = w->run_state};
     return vf_expert_source_stream(&params, &w->experts, err);
 }
 
@@ -245,6 +258,7 @@ static enum vf_code build(struct worker *w, const Vflow__Plan *plan, struct vf_e
                                         .rows_max = plan->rows_max,
                                         .threads = plan->threads,
                                         .experts = w->experts,
+                                        .run_state = w->run_state,
                                         .mailboxes = w->mailboxes,
                                         .speculate = speculate(plan)};
     code = vf_executor_create(&params, &w->executor, err);
@@ -487,8 +501,9 @@ static void deinit(struct worker *w)
     if (w->experts)
         w->experts->ops->destroy(w->experts);
     if (w->watch)
-        vf_owner_watch_set_mailboxes(w->watch, NULL);
+        vf_owner_watch_set_run(w->watch, NULL, NULL);
     vf_mailboxes_close(w->mailboxes);
+    vf_run_state_close(w->run_state);
     vf_shm_close(&w->logits);
     vf_placement_deinit(&w->placement);
     vf_program_deinit(&w->program);

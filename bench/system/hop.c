@@ -94,8 +94,8 @@ static enum vf_code open_mailboxes(struct line *l, const struct vf_run_dir *dir,
     vf_run_dir_shm_name(dir, VF_RUN_SHM_MAILBOXES, name);
     l->send = mailbox_send;
     l->receive = mailbox_receive;
-    return l->parent ? vf_mailboxes_create(name, 2, 1, WIDTH, &l->boxes, err)
-                     : vf_mailboxes_open(name, 2, 1, WIDTH, &l->boxes, err);
+    return l->parent ? vf_mailboxes_create(name, 2, 1, WIDTH, NULL, &l->boxes, err)
+                     : vf_mailboxes_open(name, 2, 1, WIDTH, NULL, &l->boxes, err);
 }
 
 /* Each process binds the end it reads and connects to the other's, in any order. */

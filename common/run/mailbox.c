@@ -17,7 +17,7 @@
 #include <string.h>
 
 #define MAGIC       0x584f424c49414d56ull /* "VMAILBOX" */
-#define VERSION     1u
+#define VERSION     2u
 #define HEADER_SIZE 4096u
 /* About 10 us: the other worker of a pipeline is usually far longer at work than that. */
 #define SPIN_COUNT 400
@@ -25,7 +25,6 @@
 struct header {
     uint64_t magic;
     uint32_t version, edge_count, columns_max, width;
-    _Atomic uint32_t abort; /* set once by the coordinator; release, paired with acquire in waits */
 };
 
 struct control {
@@ -39,6 +38,7 @@ _Static_assert(sizeof(struct control) == 128, "a control block is two cache line
 
 struct vf_mailboxes {
     struct vf_shm shm;
+    const struct vf_run_state *state; /* NULL: no end */
     struct header *header;
     struct control *controls;
     float *buffers;
@@ -62,6 +62,9 @@ enum vf_code vf_mailboxes_bytes(uint32_t edge_count, uint32_t columns_max, uint3
                                 uint64_t *bytes, struct vf_err *err)
 {
     uint64_t buffers_at;
+    *bytes = 0;
+    if (edge_count == 0)
+        return VF_OK;
     return total_bytes(edge_count, columns_max, width, &buffers_at, bytes, err);
 }
 
@@ -78,9 +81,11 @@ static void set_view(struct vf_mailboxes *m, uint32_t edge_count, uint32_t colum
 
 /* Creates or opens the object at the size the plan gives it, and sets the view. */
 static enum vf_code map_object(const char *shm_name, bool create, uint32_t edge_count,
-                               uint32_t columns_max, uint32_t width, struct vf_mailboxes **out,
+                               uint32_t columns_max, uint32_t width,
+                               const struct vf_run_state *state, struct vf_mailboxes **out,
                                struct vf_err *err)
 {
+    VF_ASSERT(edge_count > 0);
     uint64_t buffers_at, bytes = 0;
     enum vf_code code = total_bytes(edge_count, columns_max, width, &buffers_at, &bytes, err);
     if (code != VF_OK)
@@ -97,15 +102,17 @@ static enum vf_code map_object(const char *shm_name, bool create, uint32_t edge_
         free(m);
         return code;
     }
+    m->state = state;
     set_view(m, edge_count, columns_max, width, buffers_at);
     *out = m;
     return VF_OK;
 }
 
 enum vf_code vf_mailboxes_create(const char *shm_name, uint32_t edge_count, uint32_t columns_max,
-                                 uint32_t width, struct vf_mailboxes **out, struct vf_err *err)
+                                 uint32_t width, const struct vf_run_state *state,
+                                 struct vf_mailboxes **out, struct vf_err *err)
 {
-    enum vf_code code = map_object(shm_name, true, edge_count, columns_max, width, out, err);
+    enum vf_code code = map_object(shm_name, true, edge_count, columns_max, width, state, out, err);
     if (code != VF_OK)
         return code;
     struct header *h = (*out)->header;
@@ -118,9 +125,11 @@ enum vf_code vf_mailboxes_create(const char *shm_name, uint32_t edge_count, uint
 }
 
 enum vf_code vf_mailboxes_open(const char *shm_name, uint32_t edge_count, uint32_t columns_max,
-                               uint32_t width, struct vf_mailboxes **out, struct vf_err *err)
+                               uint32_t width, const struct vf_run_state *state,
+                               struct vf_mailboxes **out, struct vf_err *err)
 {
-    enum vf_code code = map_object(shm_name, false, edge_count, columns_max, width, out, err);
+    enum vf_code code =
+        map_object(shm_name, false, edge_count, columns_max, width, state, out, err);
     if (code != VF_OK)
         return code;
     const struct header *h = (*out)->header;
@@ -149,13 +158,6 @@ static float *buffer_of(const struct vf_mailboxes *m, uint32_t edge, uint32_t co
            ((uint64_t)edge * VF_MAILBOX_DEPTH + count % VF_MAILBOX_DEPTH) * m->buffer_floats;
 }
 
-enum vf_code vf_mailboxes_check(const struct vf_mailboxes *m, struct vf_err *err)
-{
-    if (!m || !atomic_load_explicit(&m->header->abort, memory_order_acquire))
-        return VF_OK;
-    return vf_err_set(err, VF_ERR_PEER_LOST, "the run was given up");
-}
-
 /* Waits until *word differs from value. */
 static enum vf_code wait_change(struct vf_mailboxes *m, _Atomic uint32_t *word, uint32_t value,
                                 uint64_t deadline_ns, struct vf_err *err)
@@ -163,7 +165,7 @@ static enum vf_code wait_change(struct vf_mailboxes *m, _Atomic uint32_t *word, 
     for (int i = 0;; i++) {
         if (atomic_load_explicit(word, memory_order_acquire) != value)
             return VF_OK;
-        enum vf_code code = vf_mailboxes_check(m, err);
+        enum vf_code code = vf_run_state_check(m->state, err);
         if (code != VF_OK)
             return code;
         if (i < SPIN_COUNT) {
@@ -172,7 +174,7 @@ static enum vf_code wait_change(struct vf_mailboxes *m, _Atomic uint32_t *word, 
         }
         if (vf_now_ns() >= deadline_ns)
             return vf_err_set(err, VF_ERR_TIMEOUT, "nothing came before the deadline");
-        /* Slices, so that an abort between the check and the sleep is noticed soon. */
+        /* Slices, so that an end between the check and the sleep is noticed soon. */
         uint64_t slice = vf_now_ns() + VF_MS(100);
         vf_futex_wait(word, value, slice < deadline_ns ? slice : deadline_ns);
     }
@@ -242,10 +244,9 @@ void vf_mailbox_release(struct vf_mailboxes *m, uint32_t edge)
     vf_futex_wake_all(&c->released);
 }
 
-void vf_mailboxes_abort(struct vf_mailboxes *m)
+void vf_mailboxes_wake(struct vf_mailboxes *m)
 {
-    atomic_store_explicit(&m->header->abort, 1, memory_order_release);
-    for (uint32_t e = 0; e < m->edge_count; e++) {
+    for (uint32_t e = 0; m && e < m->edge_count; e++) {
         vf_futex_wake_all(&m->controls[e].posted);
         vf_futex_wake_all(&m->controls[e].released);
     }

@@ -4,15 +4,14 @@
  * A mailbox is a ring of VF_MAILBOX_DEPTH buffers of [columns_max, width] f32. Exactly one process
  * writes an edge and one reads it; both go through the steps in the same order, so the counters
  * alone say what is in a buffer. Waiting spins briefly, then sleeps on a futex. A step that fails
- * on its producer is posted as failed, so readers stay in step. The coordinator sets `abort` when
- * the run is over or a worker has died: every waiter then returns VF_ERR_PEER_LOST, and a worker in
- * the middle of a step leaves it, whatever else it waits for. So there are mailboxes, without an
- * edge, with one stage worker too. The content can always be rebuilt.
+ * on its producer is posted as failed, so readers stay in step. When the run ends (run_state.h),
+ * every waiter returns VF_ERR_PEER_LOST. The content can always be rebuilt.
  */
 #ifndef VF_COMMON_RUN_MAILBOX_H
 #define VF_COMMON_RUN_MAILBOX_H
 
 #include "common/base/err.h"
+#include "common/run/run_state.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -22,15 +21,19 @@
 
 struct vf_mailboxes;
 
-/* Bytes of the whole object. VF_ERR_LIMIT beyond what can be addressed. */
+/* Bytes of the whole object; 0 without an edge, when there is none. VF_ERR_LIMIT beyond what can be
+ * addressed. */
 enum vf_code vf_mailboxes_bytes(uint32_t edge_count, uint32_t columns_max, uint32_t width,
                                 uint64_t *bytes, struct vf_err *err);
 /* The coordinator creates the object (name from run_dir.h), workers open it and check that the
- * sizes are what their own placement says. */
+ * sizes are what their own placement says. At least one edge. `state` is borrowed: its end ends
+ * every wait; NULL: nothing does. */
 enum vf_code vf_mailboxes_create(const char *shm_name, uint32_t edge_count, uint32_t columns_max,
-                                 uint32_t width, struct vf_mailboxes **out, struct vf_err *err);
+                                 uint32_t width, const struct vf_run_state *state,
+                                 struct vf_mailboxes **out, struct vf_err *err);
 enum vf_code vf_mailboxes_open(const char *shm_name, uint32_t edge_count, uint32_t columns_max,
-                               uint32_t width, struct vf_mailboxes **out, struct vf_err *err);
+                               uint32_t width, const struct vf_run_state *state,
+                               struct vf_mailboxes **out, struct vf_err *err);
 void vf_mailboxes_close(struct vf_mailboxes *m); /* unmaps; the name is the run directory's */
 
 /* The next free buffer of an edge, waiting for the reader at most until deadline_ns. */
@@ -45,9 +48,7 @@ enum vf_code vf_mailbox_take(struct vf_mailboxes *m, uint32_t edge, uint64_t ste
                              struct vf_err *err);
 void vf_mailbox_release(struct vf_mailboxes *m, uint32_t edge);
 
-/* Wakes every waiter for good. */
-void vf_mailboxes_abort(struct vf_mailboxes *m);
-/* VF_ERR_PEER_LOST once that was done. m NULL: never. */
-enum vf_code vf_mailboxes_check(const struct vf_mailboxes *m, struct vf_err *err);
+/* Wakes every waiter, so that it looks at the run's state now. m NULL: nobody waits. */
+void vf_mailboxes_wake(struct vf_mailboxes *m);
 
 #endif

@@ -30,6 +30,7 @@
 #define VF_RUN_CONTROL       "control"   /* socket: the coordinator's ROUTER for its workers */
 #define VF_RUN_CLIENT        "client"    /* socket: where `serve` listens by default */
 #define VF_RUN_SHM_EXPERTS   "experts"   /* shared memory: the expert cache */
+#define VF_RUN_SHM_STATE     "state"     /* shared memory: whether the run goes on */
 #define VF_RUN_SHM_MAILBOXES "mailboxes" /* shared memory: values between stage workers */
 #define VF_RUN_SHM_LOGITS    "logits"    /* shared memory: [logits_slots, rows_max, V] f32 */
 

@@ -127,7 +127,7 @@ static enum vf_code count_shared(const struct vf_budget_model *m, struct vf_budg
     enum vf_code code =
         vf_mailboxes_bytes(m->placement->edge_count, out->columns_max,
                            (uint32_t)vf_round_up(m->config->hidden_size, 32), &mailboxes, err);
-    out->memory.bytes[VF_MEMORY_SHARED] = add(mailboxes, out->logits_bytes);
+    out->memory.bytes[VF_MEMORY_SHARED] = add(mailboxes + VF_RUN_STATE_BYTES, out->logits_bytes);
     return code;
 }
 

@@ -44,7 +44,8 @@ enum vf_memory_item {
     VF_MEMORY_EXPERTS,   /* all of them, or the slots of the expert cache */
     VF_MEMORY_KV,        /* KV caches, as if every position were in use */
     VF_MEMORY_BUFFERS,   /* of a step, in every stage worker */
-    VF_MEMORY_SHARED,    /* shared memory but the slots: mailboxes, rows, the cache's table */
+    VF_MEMORY_SHARED,    /* shared memory but the slots: the run's state, mailboxes, rows, the
+                            cache's table */
     VF_MEMORY_KERNEL,    /* page tables, page cache index, registered buffers */
     VF_MEMORY_TOKENIZER, /* and the sampler */
     VF_MEMORY_PROCESSES, /* programs, libraries, stacks, messages */

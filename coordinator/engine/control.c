@@ -176,8 +176,9 @@ static bool wait_gone(struct vf_engine *e, uint64_t deadline_ns)
 
 void engine_shutdown_workers(struct vf_engine *e, const char *reason)
 {
-    if (e->mailboxes)
-        vf_mailboxes_abort(e->mailboxes);
+    if (e->run_state)
+        vf_run_state_end(e->run_state);
+    vf_mailboxes_wake(e->mailboxes);
     for (uint32_t i = 0; i < e->worker_count; i++)
         if (e->workers[i].process.pid)
             send_shutdown(e, &e->workers[i], reason);

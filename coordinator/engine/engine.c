@@ -116,15 +116,28 @@ static enum vf_code create_cache(struct vf_engine *e, struct vf_err *err)
     return code ? vf_err_prepend(err, "expert cache: ") : VF_OK;
 }
 
+static enum vf_code create_mailboxes(struct vf_engine *e, struct vf_err *err)
+{
+    char name[VF_RUN_SHM_NAME_MAX];
+    vf_run_dir_shm_name(e->run_dir, VF_RUN_SHM_STATE, name);
+    enum vf_code code = vf_run_state_create(name, &e->run_state, err);
+    if (code)
+        return vf_err_prepend(err, "the run's state: ");
+    if (e->placement.edge_count == 0)
+        return VF_OK;
+    vf_run_dir_shm_name(e->run_dir, VF_RUN_SHM_MAILBOXES, name);
+    code = vf_mailboxes_create(name, e->placement.edge_count, e->budget.columns_max,
+                               (uint32_t)vf_round_up(e->config->hidden_size, VF_RECORD_COLS),
+                               e->run_state, &e->mailboxes, err);
+    return code ? vf_err_prepend(err, "mailboxes of the stage workers: ") : VF_OK;
+}
+
 static enum vf_code create_memory(struct vf_engine *e, struct vf_err *err)
 {
     char name[VF_RUN_SHM_NAME_MAX];
-    vf_run_dir_shm_name(e->run_dir, VF_RUN_SHM_MAILBOXES, name);
-    enum vf_code code = vf_mailboxes_create(
-        name, e->placement.edge_count, e->budget.columns_max,
-        (uint32_t)vf_round_up(e->config->hidden_size, VF_RECORD_COLS), &e->mailboxes, err);
+    enum vf_code code = create_mailboxes(e, err);
     if (code)
-        return vf_err_prepend(err, "mailboxes of the stage workers: ");
+        return code;
     vf_run_dir_shm_name(e->run_dir, VF_RUN_SHM_LOGITS, name);
     code = vf_shm_create(name, e->budget.logits_bytes, &e->logits, err);
     if (code == VF_ERR_NO_MEMORY)
@@ -260,6 +273,7 @@ void vf_engine_destroy(struct vf_engine *e)
     vf_expert_cache_close(e->cache);
     vf_shm_close(&e->logits);
     vf_mailboxes_close(e->mailboxes);
+    vf_run_state_close(e->run_state);
     if (e->run_dir)
         vf_run_dir_remove(e->run_dir);
     vf_run_dir_close(e->run_dir);

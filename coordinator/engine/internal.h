@@ -82,7 +82,8 @@ struct vf_engine {
     struct vf_placement placement;
 
     struct vf_run_dir *run_dir;
-    struct vf_mailboxes *mailboxes;
+    struct vf_run_state *run_state;
+    struct vf_mailboxes *mailboxes; /* NULL with one stage worker */
     struct vf_expert_cache *cache;
     struct vf_shm logits;
     void *zmq, *router;

@@ -1,5 +1,6 @@
 /* A producer and a consumer in two processes over one edge: every step arrives whole and in order,
- * whatever the pace; failed posts, left-over steps, deadlines and abort behave as documented. */
+ * whatever the pace; failed posts, left-over steps, deadlines and the end of the run behave as
+ * documented. */
 #include "common/base/clock.h"
 #include "common/run/mailbox.h"
 #include "common/run/shm.h"
@@ -13,7 +14,7 @@
 #define COLUMNS 3u
 #define WIDTH   64u
 
-static char name[64];
+static char name[64], state_name[64];
 
 static float expected(uint64_t step, uint32_t i)
 {
@@ -24,7 +25,7 @@ static void produce(uint64_t steps)
 {
     struct vf_mailboxes *m;
     struct vf_err err;
-    if (vf_mailboxes_open(name, 2, COLUMNS, WIDTH, &m, &err) != VF_OK)
+    if (vf_mailboxes_open(name, 2, COLUMNS, WIDTH, NULL, &m, &err) != VF_OK)
         _exit(2);
     for (uint64_t s = 1; s <= steps; s++) {
         float *buffer;
@@ -69,7 +70,7 @@ static void test_too_large(void)
         return;
     }
     uint32_t width = (uint32_t)(fs.f_frsize / VF_MAILBOX_DEPTH / sizeof(float)) + 1;
-    enum vf_code code = vf_mailboxes_create(name, 2, (uint32_t)fs.f_blocks, width, &m, &err);
+    enum vf_code code = vf_mailboxes_create(name, 2, (uint32_t)fs.f_blocks, width, NULL, &m, &err);
     ok(code == VF_ERR_NO_MEMORY && strstr(err.text, "--batch") && strstr(err.text, "--prefill") &&
            !strstr(err.text, "--expert-cache"),
        "what doesn't fit says what would take less: %s", err.text);
@@ -77,16 +78,40 @@ static void test_too_large(void)
         vf_mailboxes_close(m);
 }
 
+/* A run that goes on; what isn't one is refused. */
+static struct vf_run_state *test_state(void)
+{
+    struct vf_run_state *state = NULL, *other = NULL;
+    struct vf_shm shm;
+    struct vf_err err;
+    vf_shm_create(name, VF_RUN_STATE_BYTES, &shm, &err);
+    ok(vf_run_state_open(name, &other, &err) == VF_ERR_CORRUPT && !other && strstr(err.text, name),
+       "an object that isn't a run's state is refused: %s", err.text);
+    vf_shm_close(&shm);
+    vf_shm_unlink(name);
+    enum vf_code code = vf_run_state_create(state_name, &state, &err);
+    if (code == VF_OK)
+        code = vf_run_state_open(state_name, &other, &err);
+    vf_shm_unlink(state_name);
+    ok(code == VF_OK && vf_run_state_check(other, &err) == VF_OK &&
+           vf_run_state_check(NULL, &err) == VF_OK,
+       "a run goes on");
+    vf_run_state_close(other);
+    return state;
+}
+
 int main(void)
 {
-    plan(12);
+    plan(14);
     snprintf(name, sizeof name, "/vflow-test-mailbox-%d", (int)getpid());
+    snprintf(state_name, sizeof state_name, "/vflow-test-state-%d", (int)getpid());
     struct vf_mailboxes *m;
     struct vf_err err;
     test_too_large();
-    ok(vf_mailboxes_create(name, 2, COLUMNS, WIDTH, &m, &err) == VF_OK, "created");
+    struct vf_run_state *state = test_state();
+    ok(vf_mailboxes_create(name, 2, COLUMNS, WIDTH, state, &m, &err) == VF_OK, "created");
     struct vf_mailboxes *other;
-    ok(vf_mailboxes_open(name, 3, COLUMNS, WIDTH, &other, &err) == VF_ERR_CORRUPT,
+    ok(vf_mailboxes_open(name, 3, COLUMNS, WIDTH, NULL, &other, &err) == VF_ERR_CORRUPT,
        "another plan's sizes are refused");
 
     pid_t child = fork();
@@ -116,21 +141,22 @@ int main(void)
     child = fork();
     if (child == 0) {
         usleep(50000);
-        vf_mailboxes_abort(m);
+        vf_run_state_end(state);
+        vf_mailboxes_wake(m);
         _exit(0);
     }
     uint64_t began = vf_now_ns();
     ok(vf_mailbox_take(m, 1, 5000, vf_now_ns() + VF_S(20), &got, &failed, &err) == VF_ERR_PEER_LOST,
-       "abort ends a wait");
+       "the run's end ends a wait");
     ok(vf_now_ns() - began < VF_S(2), "at once");
     waitpid(child, &status, 0);
     vf_mailboxes_close(m);
 
-    ok(vf_mailboxes_create(name, 0, 4, 32, &m, &err) == VF_OK, "an object without an edge");
-    vf_shm_unlink(name);
-    bool before = vf_mailboxes_check(m, &err) == VF_OK && vf_mailboxes_check(NULL, &err) == VF_OK;
-    vf_mailboxes_abort(m);
-    ok(before && vf_mailboxes_check(m, &err) == VF_ERR_PEER_LOST, "has an abort to look at, too");
-    vf_mailboxes_close(m);
+    ok(vf_run_state_check(state, &err) == VF_ERR_PEER_LOST && strstr(err.text, "given up"),
+       "and whoever else looks knows");
+    vf_run_state_close(state);
+    uint64_t bytes = 1;
+    ok(vf_mailboxes_bytes(0, COLUMNS, WIDTH, &bytes, &err) == VF_OK && bytes == 0,
+       "without an edge there is no object");
     return 0;
 }
