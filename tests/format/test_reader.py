@@ -21,7 +21,7 @@ INSPECT = tap.program("vflow-inspect")
 SHARED = tap.shared_dir()
 
 REAL = ["models/stories260k", "models/tiny_arch2_4"]
-MORE = ["models/tiny_dual_moe", "golden/triple_flow", "golden/dual_flow_nanogpt",
+MORE = [tap.dual_mixture_dir(), "golden/triple_flow", "golden/dual_flow_nanogpt",
         "golden/dual_flow_specific_dense", "golden/parallel_sqrt2", "golden/arch5_fixed_point"]
 
 

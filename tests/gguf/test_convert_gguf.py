@@ -260,7 +260,7 @@ def test_mixed(folder):
 # ---- a trained model ----
 
 def stories(kinds):
-    """shared/models/stories260k as GGUF: (metadata, tensors); its tokenizer comes along."""
+    """stories260k as GGUF: (metadata, tensors); its tokenizer comes along."""
     folder = os.path.join(SHARED, "models", "stories260k")
     with open(os.path.join(folder, "config.json")) as file:
         c = json.load(file)
@@ -377,6 +377,9 @@ def test_tokenizers(folder):
     check = os.path.join(os.environ["VFLOW_BIN"], "..", "tests", "gguf_check_tokenizer")
     for name, vocab in (("stories260k", 512), ("gpt2", 50257), ("tinystories2k", 2048)):
         path = os.path.join(SHARED, "tokenizers", name, "tokenizer.json")
+        if name == "gpt2" and not os.path.isfile(path):
+            tap.note("the small set of test data has no gpt2 tokenizer")
+            continue
         metadata = spm_metadata(path) if name == "stories260k" else bpe_metadata(path, "gpt-2")
         text = embedded(folder, metadata, vocab)
         made = write(os.path.join(folder, name + ".json"), text)

@@ -1,27 +1,17 @@
-/* What the model tests share: the data folder, configs from JSON text, a seeded generator. */
+/* What the model tests share: folders of the test data, configs from JSON text, a seeded generator.
+ */
 #ifndef VF_TESTS_MODEL_MODEL_TEST_H
 #define VF_TESTS_MODEL_MODEL_TEST_H
 
 #include "common/model/config.h"
+#include "data.h"
 #include "tap.h"
 
 #include <dirent.h>
 #include <stdint.h>
 #include <string.h>
 
-/* VFLOW_SHARED, else ../shared beside the source; NULL when there is none. */
-__attribute__((unused)) static const char *shared_dir(void)
-{
-    static char path[1024];
-    const char *given = getenv("VFLOW_SHARED"), *source = getenv("VFLOW_SOURCE");
-    if (given)
-        snprintf(path, sizeof path, "%s", given);
-    else
-        snprintf(path, sizeof path, "%s/../shared", source ? source : ".");
-    return access(path, R_OK) == 0 ? path : NULL;
-}
-
-/* Names in a folder of the shared data, sorted; at most max. Returns how many. */
+/* Names in a folder of the test data, sorted; at most max. Returns how many. */
 __attribute__((unused)) static int list_names(const char *dir, char names[][256], int max)
 {
     struct dirent **entries;

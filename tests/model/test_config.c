@@ -422,12 +422,12 @@ static const struct published published[] = {
     {"gpt-oss-120b.json", 0, "gpt_oss"},
 };
 
-static void test_published(const char *shared)
+static void test_published(const char *data)
 {
     for (size_t i = 0; i < VF_ARRAY_LEN(published); i++) {
         const struct published *p = &published[i];
         char path[1400];
-        snprintf(path, sizeof path, "%s/configs/%s", shared, p->file);
+        snprintf(path, sizeof path, "%s/configs/%s", data, p->file);
         struct vf_config c;
         struct vf_err err = {0};
         enum vf_code code = vf_config_load(path, &c, &err);
@@ -442,11 +442,11 @@ static void test_published(const char *shared)
     }
 }
 
-static void test_checkpoints(const char *shared, const char *folder, char names[][256], int n)
+static void test_checkpoints(const char *data, const char *folder, char names[][256], int n)
 {
     for (int i = 0; i < n; i++) {
         char path[1400];
-        snprintf(path, sizeof path, "%s/%s/%s/config.json", shared, folder, names[i]);
+        snprintf(path, sizeof path, "%s/%s/%s/config.json", data, folder, names[i]);
         struct vf_config c;
         struct vf_err err = {0};
         enum vf_code code = vf_config_load(path, &c, &err);
@@ -457,11 +457,18 @@ static void test_checkpoints(const char *shared, const char *folder, char names[
     }
 }
 
-/* Folders only: their README is not a checkpoint. */
-static int list_checkpoints(const char *shared, const char *folder, char names[][256])
+static bool has_configs(const char *data)
 {
     char path[1200];
-    snprintf(path, sizeof path, "%s/%s", shared, folder);
+    snprintf(path, sizeof path, "%s/configs", data);
+    return access(path, R_OK) == 0;
+}
+
+/* Folders only: their README is not a checkpoint. */
+static int list_checkpoints(const char *data, const char *folder, char names[][256])
+{
+    char path[1200];
+    snprintf(path, sizeof path, "%s/%s", data, folder);
     int n = list_names(path, names, 64), kept = 0;
     for (int i = 0; i < n; i++)
         if (!strchr(names[i], '.'))
@@ -472,11 +479,13 @@ static int list_checkpoints(const char *shared, const char *folder, char names[]
 int main(void)
 {
     static char golden[64][256], models[64][256];
-    const char *shared = shared_dir();
-    int golden_count = shared ? list_checkpoints(shared, "golden", golden) : 0;
-    int model_count = shared ? list_checkpoints(shared, "models", models) : 0;
-    int from_shared = shared ? golden_count + model_count + (int)VF_ARRAY_LEN(published) : 0;
-    plan((int)(VF_ARRAY_LEN(bad_cases) + VF_ARRAY_LEN(good_cases)) + 5 + 7 + 1 + 3 + from_shared);
+    const char *data = data_dir();
+    bool has_published = has_configs(data);
+    int golden_count = list_checkpoints(data, "golden", golden);
+    int model_count = list_checkpoints(data, "models", models);
+    int from_data = golden_count + model_count + (has_published ? (int)VF_ARRAY_LEN(published) : 0);
+    plan((int)(VF_ARRAY_LEN(bad_cases) + VF_ARRAY_LEN(good_cases)) + 5 + 7 + 1 + 3 + from_data + 1);
+    ok(golden_count + model_count > 20, "%d checkpoints are there", golden_count + model_count);
     test_bad();
     test_good();
     test_defaults();
@@ -495,12 +504,11 @@ int main(void)
     vf_config_deinit(NULL);
     vf_config_deinit(&c);
     ok(1, "deinit accepts NULL and an unread config");
-    if (shared) {
-        test_published(shared);
-        test_checkpoints(shared, "golden", golden, golden_count);
-        test_checkpoints(shared, "models", models, model_count);
-    } else {
-        note("no shared data: checkpoints not tried");
-    }
+    if (has_published)
+        test_published(data);
+    else
+        note("the small set of test data has no published configs");
+    test_checkpoints(data, "golden", golden, golden_count);
+    test_checkpoints(data, "models", models, model_count);
     return 0;
 }

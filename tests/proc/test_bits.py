@@ -7,11 +7,12 @@ import shutil
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import tap
 from proc import HOME, convert, done, note, ok, environment, score, shared
 
 TINY = shared("models", "tiny_arch2_4")
 STORIES = shared("models", "stories260k")
-DUAL = shared("models", "tiny_dual_moe")
+DUAL = tap.dual_mixture_dir()
 TOKENS = 96  # of the text; several chunks, several attention records
 EMULATED = environment(VFLOW_EMULATE_AVX512="1")
 

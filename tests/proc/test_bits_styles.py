@@ -4,6 +4,7 @@ import os
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import tap
 from proc import convert, done, environment, note, ok, score, shared
 from test_bits import record_bytes, tokens_of
 
@@ -47,7 +48,8 @@ if __name__ == "__main__":
     golden = shared("golden")
     folders = sorted(os.path.join(golden, f) for f in os.listdir(golden)
                      if os.path.isdir(os.path.join(golden, f)))
-    folders.append(shared("models", "tiny_dual_moe"))
+    if tap.dual_mixture_dir() not in folders:
+        folders.append(tap.dual_mixture_dir())
     for precision in sys.argv[1:] or ["f32", "q8"]:
         for model_folder in folders:
             check(model_folder, precision)

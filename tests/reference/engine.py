@@ -12,6 +12,9 @@ import tempfile
 
 import numpy as np
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from tap import shared_dir, small_data_dir  # noqa: E402, F401
+
 SKIP = 77
 TIMEOUT_S = 120
 
@@ -26,15 +29,6 @@ def require_programs(*names):
     for name in names:
         if not os.access(os.path.join(folder, name), os.X_OK):
             skip_all(f"no {name} in VFLOW_BIN ({folder or 'not set'})")
-
-
-def shared_dir():
-    """The folder of golden data, or a skip."""
-    source = os.environ.get("VFLOW_SOURCE") or os.path.join(os.path.dirname(__file__), "..", "..")
-    path = os.environ.get("VFLOW_SHARED") or os.path.join(source, "..", "shared")
-    if not os.path.isdir(os.path.join(path, "golden")):
-        skip_all(f"no golden data in {path}")
-    return path
 
 
 def call(program, *args):

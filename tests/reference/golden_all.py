@@ -8,6 +8,7 @@ Log-probabilities are within 1e-3 (f32: 1e-4) of the golden ones at every entry,
 same at every position, and greedy generation gives the golden tokens.
 """
 
+import filecmp
 import json
 import os
 import sys
@@ -20,12 +21,24 @@ CACHES = (1, 3)  # experts that a small cache holds: as little as can be, and so
 LIMITS = {"q4": 1e-3, "f32": 1e-4}
 
 
-def folders(shared):
+def folders():
+    """(name, path) of every checkpoint with golden values: of the test data, then of the small set
+    what isn't the same."""
+    full, small = engine.shared_dir(), engine.small_data_dir()
+    yield from ((os.path.basename(path), path) for path in checkpoints(full))
+    if os.path.samefile(full, small):
+        return
+    for path in checkpoints(small):
+        twin = os.path.join(full, os.path.relpath(path, small), "golden.json")
+        if not os.path.isfile(twin) or not filecmp.cmp(twin, os.path.join(path, "golden.json")):
+            yield "small " + os.path.basename(path), path
+
+
+def checkpoints(data):
     for kind in ("golden", "models"):
-        parent = os.path.join(shared, kind)
-        for name in sorted(os.listdir(parent)):
-            if os.path.isfile(os.path.join(parent, name, "golden.json")):
-                yield name, os.path.join(parent, name)
+        for name in sorted(os.listdir(os.path.join(data, kind))):
+            if os.path.isfile(os.path.join(data, kind, name, "golden.json")):
+                yield os.path.join(data, kind, name)
 
 
 def load_json(*path):
@@ -108,8 +121,7 @@ def check_model(tap, number, name, directory):
 
 def main():
     engine.require_programs("vflow-convert", "vflow-coordinator")
-    shared = engine.shared_dir()
-    chosen = [f for f in folders(shared) if not sys.argv[1:] or f[0] in sys.argv[1:]]
+    chosen = [f for f in folders() if not sys.argv[1:] or f[0] in sys.argv[1:]]
     tap = engine.Tap(3 * len(chosen))
     for number, (name, directory) in enumerate(chosen):
         check_model(tap, number, name, directory)

@@ -30,7 +30,7 @@ def check(directory, quant, file_name):
 
 
 def main():
-    chosen = list(folders(engine.shared_dir()))
+    chosen = list(folders())
     tap = engine.Tap(2 * len(chosen))
     for name, directory in chosen:
         for quant, file_name in (("f32", "logp.npy"), ("q4", "logp_q4.npy")):

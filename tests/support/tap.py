@@ -32,11 +32,26 @@ def source_dir():
         os.path.join(os.path.dirname(__file__), "..", ".."))
 
 
+def small_data_dir():
+    """The small set of test data that is part of the source."""
+    return os.path.join(source_dir(), "tests", "golden")
+
+
 def shared_dir():
-    path = os.environ.get("VFLOW_SHARED") or os.path.join(source_dir(), "..", "shared")
-    if not os.path.isdir(path):
-        skip_all("no shared data at %s" % path)
+    """Where the test data lie: VFLOW_SHARED, else ../shared beside the source, else the small set."""
+    given = os.environ.get("VFLOW_SHARED")
+    beside = os.path.join(source_dir(), "..", "shared")
+    path = given or (beside if os.path.isdir(os.path.join(beside, "golden")) else small_data_dir())
+    if not os.path.isdir(os.path.join(path, "golden")):
+        sys.exit("not ok - no test data in %s" % path)
     return path
+
+
+def dual_mixture_dir():
+    """The trained dual-flow mixture of experts; beside the small set, the random one of its form."""
+    trained = os.path.join(shared_dir(), "models", "tiny_dual_moe")
+    random = os.path.join(shared_dir(), "golden", "dual_moe_replay")
+    return trained if os.path.isdir(trained) else random
 
 
 def program(name):

@@ -1,41 +1,35 @@
-/* Shared by the tokenizer and sampler tests: the shared data's place, files, growing strings,
- * seeded random numbers. */
+/* Shared by the tokenizer and sampler tests: files of the test data, growing strings, seeded random
+ * numbers. */
 #ifndef VF_TESTS_TOKENIZER_SUPPORT_H
 #define VF_TESTS_TOKENIZER_SUPPORT_H
 
 #include "common/base/util.h"
+#include "data.h"
 
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const tokenizer_names[] = {"stories260k", "gpt2", "tinystories2k"};
-#define TOKENIZER_COUNT 3
-
-__attribute__((unused)) static void shared_path(char *out, size_t cap, const char *rest)
-{
-    const char *shared = getenv("VFLOW_SHARED"), *source = getenv("VFLOW_SOURCE");
-    if (shared)
-        snprintf(out, cap, "%s/%s", shared, rest);
-    else
-        snprintf(out, cap, "%s/../shared/%s", source ? source : ".", rest);
-}
+static const char *const tokenizer_names[] = {"stories260k", "tinystories2k", "gpt2"};
+#define TOKENIZER_COUNT_MAX 3
 
 /* The file's bytes, NULL when it doesn't exist. */
-__attribute__((unused)) static char *shared_file(const char *rest, size_t *n)
+__attribute__((unused)) static char *tokenizer_file(const char *name, const char *file, size_t *n)
 {
-    char path[1024], *data;
+    char path[1400], *data;
     struct vf_err err = {0};
-    shared_path(path, sizeof(path), rest);
+    snprintf(path, sizeof(path), "%s/tokenizers/%s/%s", data_dir(), name, file);
     return vf_read_file(path, 1u << 28, &data, n, &err) == VF_OK ? data : NULL;
 }
 
-__attribute__((unused)) static char *tokenizer_file(const char *name, const char *file, size_t *n)
+/* How many of the names there are: the small set of test data has no gpt2. */
+__attribute__((unused)) static int tokenizer_count(void)
 {
-    char rest[256];
-    snprintf(rest, sizeof(rest), "tokenizers/%s/%s", name, file);
-    return shared_file(rest, n);
+    size_t n;
+    char *last = tokenizer_file(tokenizer_names[TOKENIZER_COUNT_MAX - 1], "tokenizer.json", &n);
+    free(last);
+    return last ? TOKENIZER_COUNT_MAX : TOKENIZER_COUNT_MAX - 1;
 }
 
 /* xorshift64*; state is never 0. */

@@ -363,9 +363,9 @@ int main(void)
 {
     size_t n;
     char *json = tokenizer_file("stories260k", "tokenizer.json", &n);
-    if (!json)
-        skip_all("no shared tokenizers");
     plan(EDIT_COUNT + 9 + 2 + 1);
+    if (!json)
+        return 1;
     json_t *good = json_loadb(json, n, 0, NULL);
     for (int i = 0; i < EDIT_COUNT; i++)
         check_edit(good, &edits[i]);

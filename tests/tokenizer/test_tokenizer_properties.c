@@ -7,18 +7,22 @@
 #include <pthread.h>
 #include <time.h>
 
-static struct vf_tokenizer *tokenizers[TOKENIZER_COUNT];
-static json_t *files[TOKENIZER_COUNT];
-static char **token_texts[TOKENIZER_COUNT]; /* by id */
+static struct vf_tokenizer *tokenizers[TOKENIZER_COUNT_MAX];
+static json_t *files[TOKENIZER_COUNT_MAX];
+static int tokenizers_loaded;
+static char **token_texts[TOKENIZER_COUNT_MAX]; /* by id */
 
 static void load_all(void)
 {
-    for (int i = 0; i < TOKENIZER_COUNT; i++) {
+    tokenizers_loaded = tokenizer_count();
+    for (int i = 0; i < tokenizers_loaded; i++) {
         struct vf_err err = {0};
         size_t n;
         char *json = tokenizer_file(tokenizer_names[i], "tokenizer.json", &n);
-        if (!json)
-            skip_all("no shared tokenizers");
+        if (!json) {
+            note("no tokenizer %s", tokenizer_names[i]);
+            abort();
+        }
         files[i] = json_loadb(json, n, 0, NULL);
         if (vf_tokenizer_create(json, n, tokenizer_names[i], &tokenizers[i], &err) != VF_OK) {
             note("%s", err.text);
@@ -35,7 +39,7 @@ static void load_all(void)
 
 static void unload_all(void)
 {
-    for (int i = 0; i < TOKENIZER_COUNT; i++) {
+    for (int i = 0; i < tokenizers_loaded; i++) {
         vf_tokenizer_destroy(tokenizers[i]);
         json_decref(files[i]);
         free(token_texts[i]);
@@ -433,7 +437,7 @@ static void check_long(int which)
 
 static enum vf_code encode_split(const char *regex, const char *text, size_t n, double *took)
 {
-    json_t *root = json_deep_copy(files[2]);
+    json_t *root = json_deep_copy(files[1]);
     struct vf_err err = {0};
     struct vf_tokenizer *t;
     uint32_t *ids;
@@ -475,13 +479,15 @@ static void check_hostile(void)
 
 static void check_empty(void)
 {
+    const struct vf_tokenizer *t = tokenizers[tokenizers_loaded - 1];
+    bool special = tokenizers_loaded == TOKENIZER_COUNT_MAX; /* gpt2 adds no special token */
     struct vf_err err = {0};
     uint32_t *ids = NULL;
     size_t count = 1, n = 1;
     char *text = NULL;
-    enum vf_code code = vf_tokenizer_encode(tokenizers[1], NULL, 0, true, &ids, &count, &err);
+    enum vf_code code = vf_tokenizer_encode(t, NULL, 0, special, &ids, &count, &err);
     if (code == VF_OK)
-        code = vf_tokenizer_decode(tokenizers[1], NULL, 0, true, &text, &n, &err);
+        code = vf_tokenizer_decode(t, NULL, 0, true, &text, &n, &err);
     ok(code == VF_OK && ids && count == 0 && text && n == 0 && text[0] == 0,
        "nothing is nothing, and is freed as usual");
     free(ids);
@@ -504,8 +510,8 @@ static void *encode_again(void *arg)
     for (int i = 0; i < 20; i++) {
         free(job->ids);
         job->ids = NULL;
-        if (vf_tokenizer_encode(tokenizers[1], job->text, job->n, true, &job->ids, &job->count,
-                                &err) != VF_OK)
+        if (vf_tokenizer_encode(tokenizers[tokenizers_loaded - 1], job->text, job->n, true,
+                                &job->ids, &job->count, &err) != VF_OK)
             return NULL;
     }
     return NULL;
@@ -538,8 +544,8 @@ static void check_threads(void)
 int main(void)
 {
     load_all();
-    plan(TOKENIZER_COUNT * 5 + 5);
-    for (int i = 0; i < TOKENIZER_COUNT; i++) {
+    plan(tokenizers_loaded * 5 + 5);
+    for (int i = 0; i < tokenizers_loaded; i++) {
         check_round_trip(i);
         check_bytes(i);
         check_random_ids(i);
