@@ -2,6 +2,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/util.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -44,9 +45,11 @@ size_t vf_session_options_table(struct vf_session_options *o, struct vf_opt *opt
 
 static void signal_set(sigset_t *set)
 {
+    static const int signals[] = {SIGINT, SIGTERM};
     sigemptyset(set);
-    sigaddset(set, SIGINT);
-    sigaddset(set, SIGTERM);
+    for (size_t i = 0; i < VF_ARRAY_LEN(signals); i++)
+        if (!vf_signal_is_ignored(signals[i]))
+            sigaddset(set, signals[i]);
 }
 
 /* Before zmq starts threads, so that they inherit the mask. */

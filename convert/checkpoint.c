@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define INDEX_NAME      "model.safetensors.index.json"
 #define SINGLE_NAME     "model.safetensors"
@@ -193,7 +192,7 @@ static enum vf_code open_files(struct vf_checkpoint *c, struct vf_err *err)
     if (!index_path)
         return out_of_memory(c, err);
     enum vf_code code;
-    if (access(index_path, F_OK) == 0) {
+    if (vf_name_exists(index_path)) {
         code = open_sharded(c, index_path, err);
     } else {
         code = open_file(c, SINGLE_NAME, err);

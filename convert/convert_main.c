@@ -27,7 +27,8 @@ static void catch_signals(void)
     struct sigaction action = {.sa_handler = on_signal};
     sigemptyset(&action.sa_mask);
     for (size_t i = 0; i < VF_ARRAY_LEN(signals); i++)
-        sigaction(signals[i], &action, NULL);
+        if (!vf_signal_is_ignored(signals[i]))
+            sigaction(signals[i], &action, NULL);
 }
 
 static enum vf_file_format format_by_name(const char *path)

@@ -44,7 +44,7 @@ static enum vf_code load_tokenizer(struct directory *d, struct vf_err *err)
     char *path = vf_path_join(d->path, "tokenizer.json");
     if (!path)
         return vf_err_set(err, VF_ERR_NO_MEMORY, "%s: no memory", d->path);
-    if (access(path, F_OK) != 0 && errno == ENOENT) {
+    if (!vf_name_exists(path)) {
         vf_info("%s has no tokenizer.json: the model will take token ids only", d->path);
         goto out;
     }

@@ -1,31 +1,25 @@
 #include "coordinator/signals.h"
 
 #include "common/base/cli.h"
+#include "common/base/util.h"
 
 #include <errno.h>
 #include <signal.h>
-#include <stdbool.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
 /* Process-wide by nature, like signals: the first one that came. */
 static int taken;
 
-/* What was ignored when we were started stays so: nohup, and background jobs of scripts. */
-static bool is_ignored(int signo)
-{
-    struct sigaction now;
-    return sigaction(signo, NULL, &now) == 0 && now.sa_handler == SIG_IGN;
-}
-
 enum vf_code vf_signals_open(int *fd, struct vf_err *err)
 {
     sigset_t set;
     sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    if (!is_ignored(SIGINT))
+    if (!vf_signal_is_ignored(SIGTERM))
+        sigaddset(&set, SIGTERM);
+    if (!vf_signal_is_ignored(SIGINT))
         sigaddset(&set, SIGINT);
-    if (!is_ignored(SIGHUP))
+    if (!vf_signal_is_ignored(SIGHUP))
         sigaddset(&set, SIGHUP);
     signal(SIGPIPE, SIG_IGN);
     *fd = sigprocmask(SIG_BLOCK, &set, NULL) == 0 ? signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK)

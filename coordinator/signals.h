@@ -8,7 +8,7 @@
 
 #include "common/base/err.h"
 
-/* SIGINT and SIGHUP that are ignored already stay ignored. *fd is readable once a signal has come;
+/* Signals that are ignored already stay ignored. *fd is readable once a signal has come;
  * nobody reads it but vf_signals_take. */
 enum vf_code vf_signals_open(int *fd, struct vf_err *err);
 /* The signal that came, 0 if none did. Takes it out of fd. */

@@ -15,7 +15,7 @@ static enum vf_code check_shape(const struct vf_npy_array *a, const char *path, 
     if (a->shape[0] <= UINT32_MAX && a->shape[1] <= VF_TRACE_LAYERS_MAX &&
         a->shape[2] <= VF_TRACE_TOP_MAX)
         return VF_OK;
-    return vf_err_set(err, VF_ERR_LIMIT,
+    return vf_err_set(err, VF_ERR_CORRUPT,
                       "%s: shape (%llu, %llu, %llu); allowed are (tokens, up to %u layers, up to "
                       "%u experts)",
                       path, (unsigned long long)a->shape[0], (unsigned long long)a->shape[1],

@@ -1,11 +1,13 @@
 #include "common/base/cli.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 static void print_help(const struct vf_cli *cli)
 {
@@ -49,25 +51,30 @@ static const struct vf_opt *find_short(const struct vf_cli *cli, char c)
     return NULL;
 }
 
+/* As the GNU tools have it: K and KiB are 1024 bytes, KB is 1000. 0 for what isn't a unit. */
+static double unit_bytes(const char *unit)
+{
+    static const char letters[] = "kmgt";
+    if (!*unit || strcasecmp(unit, "b") == 0)
+        return 1;
+    const char *letter = strchr(letters, tolower((unsigned char)*unit));
+    bool binary = !unit[1] || strcasecmp(unit + 1, "ib") == 0;
+    if (!letter || (!binary && strcasecmp(unit + 1, "b") != 0))
+        return 0;
+    return pow(binary ? 1024 : 1000, (double)(letter - letters + 1));
+}
+
 enum vf_code vf_cli_parse_size(const char *text, uint64_t *bytes, struct vf_err *err)
 {
     char *end;
     errno = 0;
     double v = strtod(text, &end);
-    int shift = 0;
-    if (*end == 'K' || *end == 'k')
-        shift = 10;
-    else if (*end == 'M' || *end == 'm')
-        shift = 20;
-    else if (*end == 'G' || *end == 'g')
-        shift = 30;
-    else if (*end == 'T' || *end == 't')
-        shift = 40;
-    if (shift)
-        end++;
-    v = ldexp(v, shift);
-    if (end == text || *end || errno || !(v >= 0 && v < 9.2e18) || strpbrk(text, "xXpP"))
-        return vf_err_set(err, VF_ERR_USAGE, "'%s' is not a size (allowed: 4096, 64K, 512M, 1.5G)",
+    double unit = unit_bytes(end);
+    v *= unit;
+    if (end == text || unit == 0 || errno || !(v >= 0 && v < 9.2e18) || strpbrk(text, "xXpP"))
+        return vf_err_set(err, VF_ERR_USAGE,
+                          "'%s' is not a size (allowed: 4096, 64K, 512M, 1.5G, 8GiB; 8GB is 8 x "
+                          "10^9)",
                           text);
     *bytes = (uint64_t)v;
     return VF_OK;

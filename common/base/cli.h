@@ -17,7 +17,7 @@ enum vf_opt_type {
     VF_OPT_FLAG,   /* bool * */
     VF_OPT_STRING, /* const char **, points into argv */
     VF_OPT_INT,    /* int64_t *, within [min, max] */
-    VF_OPT_SIZE,   /* uint64_t *, bytes with K, M, G suffix (powers of 1024), within [min, max] */
+    VF_OPT_SIZE,   /* uint64_t *, bytes as vf_cli_parse_size reads them, within [min, max] */
     VF_OPT_FLOAT,  /* double *, finite, within [min_f, max_f] */
     VF_OPT_CHOICE, /* int *, index into choices */
     VF_OPT_LIST,   /* struct vf_opt_list *, every value given */

@@ -191,7 +191,7 @@ static enum vf_code read_data(int fd, const char *path, uint64_t offset, uint64_
     for (int i = 0; i < 3; i++)
         fits = fits && vf_mul_u64(bytes, out->shape[i], &bytes);
     if (!fits || bytes == 0 || bytes > bytes_max)
-        return vf_err_set(err, VF_ERR_LIMIT,
+        return vf_err_set(err, VF_ERR_CORRUPT,
                           "%s: shape (%llu, %llu, %llu); allowed are arrays of 1 to %llu bytes",
                           path, (unsigned long long)out->shape[0],
                           (unsigned long long)out->shape[1], (unsigned long long)out->shape[2],

@@ -2,13 +2,16 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define STREAM_BYTES (64u << 10) /* the first buffer of a text whose length isn't known */
+#define STREAM_BYTES          (64u << 10) /* the first buffer of a text whose length isn't known */
+#define LFS_POINTER_BYTES_MAX 1024u       /* git-lfs's own bound */
 
 enum vf_code vf_pread_full(int fd, void *buf, size_t n, uint64_t offset, const char *path,
                            struct vf_err *err)
@@ -72,7 +75,32 @@ static enum vf_code open_failed(const char *path, int error, struct vf_err *err)
     if (error == ENXIO && stat(path, &st) == 0) /* a socket can't be opened at all */
         return refuse_kind(path, st.st_mode, err);
     bool missing = error == ENOENT || error == ENOTDIR;
+    char target[PATH_MAX] = "";
+    if (error == ENOENT && readlink(path, target, sizeof target - 1) > 0)
+        return vf_err_set(err, VF_ERR_NOT_FOUND,
+                          "%s is a symbolic link to %s, which leads to no file", path, target);
     return vf_err_errno(err, missing ? VF_ERR_NOT_FOUND : VF_ERR_IO, error, "%s", path);
+}
+
+bool vf_name_exists(const char *path)
+{
+    struct stat st;
+    return lstat(path, &st) == 0 || (errno != ENOENT && errno != ENOTDIR);
+}
+
+/* What git leaves in place of a large file that it keeps elsewhere. */
+static enum vf_code refuse_lfs_pointer(int fd, uint64_t bytes, const char *path, struct vf_err *err)
+{
+    static const char begin[] = "version https://git-lfs.github.com/spec/";
+    char text[sizeof begin - 1];
+    if (bytes > LFS_POINTER_BYTES_MAX || bytes < sizeof text ||
+        pread(fd, text, sizeof text, 0) != (ssize_t)sizeof text ||
+        memcmp(text, begin, sizeof text) != 0)
+        return VF_OK;
+    return vf_err_set(err, VF_ERR_CORRUPT,
+                      "%s is a git-lfs pointer of %llu bytes, not the file itself: fetch it with "
+                      "git lfs pull",
+                      path, (unsigned long long)bytes);
 }
 
 enum vf_code vf_open_input(const char *path, int *fd, uint64_t *bytes, struct vf_err *err)
@@ -87,6 +115,8 @@ enum vf_code vf_open_input(const char *path, int *fd, uint64_t *bytes, struct vf
         code = vf_err_errno(err, VF_ERR_IO, errno, "%s", path);
     else if (!S_ISREG(st.st_mode))
         code = refuse_kind(path, st.st_mode, err);
+    else
+        code = refuse_lfs_pointer(*fd, (uint64_t)st.st_size, path, err);
     if (code) {
         close(*fd);
         *fd = -1;
@@ -225,6 +255,12 @@ size_t vf_utf8_valid_bytes(const char *s, size_t n)
 bool vf_utf8_valid(const char *s, size_t n)
 {
     return vf_utf8_valid_bytes(s, n) == n;
+}
+
+bool vf_signal_is_ignored(int signal_number)
+{
+    struct sigaction now;
+    return sigaction(signal_number, NULL, &now) == 0 && now.sa_handler == SIG_IGN;
 }
 
 enum vf_code vf_flush_stdout(struct vf_err *err)

@@ -44,8 +44,12 @@ enum vf_code vf_pread_full(int fd, void *buf, size_t n, uint64_t offset, const c
 enum vf_code vf_pwrite_full(int fd, const void *buf, size_t n, uint64_t offset, const char *path,
                             struct vf_err *err);
 /* Opens a file that is read; *bytes is its size. Anything but a regular file is VF_ERR_CORRUPT and
- * named for what it is: a pipe would be waited for. The caller closes *fd. */
+ * named for what it is: a pipe would be waited for, a git-lfs pointer stands for another file. The
+ * caller closes *fd. */
 enum vf_code vf_open_input(const char *path, int *fd, uint64_t *bytes, struct vf_err *err);
+/* Whether anything has this name, be it a link that leads nowhere or what may not be read: what is
+ * optional is missing only where this is false. */
+bool vf_name_exists(const char *path);
 /* "a directory", "a FIFO", ... of a st_mode. */
 const char *vf_file_kind(mode_t mode);
 /* Whole file into a heap buffer with a NUL behind it (not counted); at most max bytes. */
@@ -61,6 +65,10 @@ char *vf_path_join(const char *dir, const char *name);
 bool vf_utf8_valid(const char *s, size_t n);
 /* Bytes before the first that isn't; n when all are. */
 size_t vf_utf8_valid_bytes(const char *s, size_t n);
+
+/* Whether a signal was ignored when this process began, by nohup or a script's background job: who
+ * handles it leaves it alone then. To be asked before a handler is installed. */
+bool vf_signal_is_ignored(int signal_number);
 
 /* What was printed reaches stdout now, or never: VF_ERR_IO, also for an earlier print that failed.
  */

@@ -91,7 +91,7 @@ enum vf_code vf_curve_keys_write(const struct vf_curve_keys *keys, const char *n
 static enum vf_code append_public(struct vf_curve_list *list, const char *key, struct vf_err *err)
 {
     if (list->count == VF_CURVE_LIST_MAX)
-        return vf_err_set(err, VF_ERR_LIMIT, "more than %d keys", VF_CURVE_LIST_MAX);
+        return vf_err_set(err, VF_ERR_CORRUPT, "more than %d keys", VF_CURVE_LIST_MAX);
     if ((list->count & (list->count - 1)) == 0) { /* full at every power of two */
         size_t capacity = list->count ? list->count * 2 : 1;
         void *grown = realloc(list->keys, capacity * sizeof *list->keys);

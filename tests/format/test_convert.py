@@ -209,11 +209,30 @@ def test_signals(folder):
         if number == signal.SIGKILL:
             good = p.returncode == -number and left == began and "m.vflow" not in left
             text = "only the part file is left"
+            small = os.path.join(folder, "small")
+            write_checkpoint(small, *small_moe(13))
+            p = run(small, "-o", target)
+            tap.ok(p.returncode == 0 and os.listdir(out) == ["m.vflow"] and
+                   began[0] in p.stderr.decode(), "which the next conversion removes: "
+                   + p.stderr.decode().strip())
         else:
             good = p.returncode == 128 + number and not left and text.count("\n") == 1
         tap.ok(good and "part" in began[0], "%s: %s" % (signal.Signals(number).name, text.strip()))
-        for name in left:
+        for name in os.listdir(out):
             os.remove(os.path.join(out, name))
+
+    def ignore():  # as nohup does
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    p = subprocess.Popen([CONVERT, source, "-o", target], stderr=subprocess.PIPE, preexec_fn=ignore)
+    deadline = time.monotonic() + 30
+    while not os.listdir(out) and time.monotonic() < deadline and p.poll() is None:
+        time.sleep(0.002)
+    p.send_signal(signal.SIGHUP)
+    text = p.communicate(timeout=100)[1].decode()
+    tap.ok(p.returncode == 0 and os.listdir(out) == ["m.vflow"],
+           "a SIGHUP that nohup had ignored ends nothing %s" % text)
+    os.remove(target)
 
 
 def test_memory(folder):

@@ -297,9 +297,10 @@ static void test_files(void)
          VF_ERR_UNSUPPORTED},
         {"{'descr': '<i4', 'fortran_order': False, 'shape': (2, 1, 2, 1), }", wide, 16,
          VF_ERR_UNSUPPORTED},
-        {"{'descr': '<i4', 'fortran_order': False, 'shape': (0, 1, 2), }", wide, 16, VF_ERR_LIMIT},
+        {"{'descr': '<i4', 'fortran_order': False, 'shape': (0, 1, 2), }", wide, 16,
+         VF_ERR_CORRUPT},
         {"{'descr': '<i4', 'fortran_order': False, 'shape': (18446744073709551615, 9, 9), }", wide,
-         16, VF_ERR_LIMIT},
+         16, VF_ERR_CORRUPT},
         {"{'descr': '<i4', 'shape': (2, 1, 2), }", wide, 16, VF_ERR_CORRUPT},
         {"", wide, 16, VF_ERR_CORRUPT},
     };

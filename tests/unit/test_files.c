@@ -1,5 +1,6 @@
 /* Files that are read and written for the user: what may be replaced and how, what is read, and
  * that nothing waits for a pipe. All in a private directory. */
+#include "common/base/cli.h"
 #include "common/base/out_file.h"
 #include "common/base/util.h"
 #include "tap.h"
@@ -7,11 +8,13 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 
 static char dir[64];
 static struct vf_err err;
@@ -98,13 +101,122 @@ static void test_replace(void)
     mode_t mask = umask(027);
     ok(write_new(path, "new") == VF_OK && count_files() == 1 && holds(path, "new"),
        "a commit replaces it");
-    ok(stat(path, &st) == 0 && (st.st_mode & 07777) == 0640, "with the mode of the umask");
+    unlink(path);
+    ok(write_new(path, "new") == VF_OK && stat(path, &st) == 0 && (st.st_mode & 07777) == 0640,
+       "a new file has the mode of the umask");
     umask(mask);
+    chmod(path, 0604);
+    ok(write_new(path, "newer") == VF_OK && holds(path, "newer") && stat(path, &st) == 0 &&
+           (st.st_mode & 07777) == 0604,
+       "one that is replaced keeps its mode");
+    if (vf_out_file_create(path, &f, &err) != VF_OK || fstat(vf_out_file_fd(f), &st) != 0)
+        die(err.text);
+    ok((st.st_mode & 07777) == 0604, "which its part file has from the start");
+    vf_out_file_abandon(f);
     vf_out_file_abandon(NULL);
     ok(write_new("", "x") == VF_ERR_USAGE && strstr(err.text, "empty"), "%s", err.text);
     ok(write_new(in_dir("none/file"), "x") == VF_ERR_IO && strstr(err.text, "none/file"), "%s",
        err.text);
     unlink(path);
+}
+
+/* What a process that is killed leaves: begins the file and dies. */
+static void die_while_writing(const char *path)
+{
+    int status;
+    struct vf_out_file *f;
+    pid_t pid = fork();
+    if (pid == 0) {
+        if (vf_out_file_create(path, &f, &err) == VF_OK)
+            raise(SIGKILL);
+        _exit(1);
+    }
+    if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFSIGNALED(status))
+        die("a process that dies");
+}
+
+static void test_dead_parts(void)
+{
+    char path[128], other[128];
+    struct vf_out_file *f, *second;
+    snprintf(path, sizeof path, "%s/model", dir);
+    snprintf(other, sizeof other, "%s/model2", dir);
+    die_while_writing(path);
+    die_while_writing(other);
+    put(in_dir("model.part-1234567"), "seven digits");
+    put(in_dir("model.part-1234567g"), "not hexadecimal");
+    ok(count_files() == 4, "a killed process leaves its part file");
+    if (vf_out_file_create(path, &f, &err) != VF_OK)
+        die(err.text);
+    ok(count_files() == 4, "which the next writer of the name replaces by its own, and no other");
+    if (vf_out_file_create(path, &second, &err) != VF_OK)
+        die(err.text);
+    ok(count_files() == 5, "one that is being written stays");
+    ok(vf_out_file_commit(f, &err) == VF_OK && vf_out_file_commit(second, &err) == VF_OK,
+       "so that both can be finished");
+    if (symlink("nowhere", in_dir("model.part-00000000")))
+        die("symlink");
+    mkdir(in_dir("model.part-00000001"), 0700);
+    ok(write_new(path, "new") == VF_OK && count_files() == 6, "links and directories stay");
+    rmdir(in_dir("model.part-00000001"));
+    unlink(in_dir("model.part-00000000"));
+    unlink(in_dir("model.part-1234567"));
+    unlink(in_dir("model.part-1234567g"));
+    ok(write_new(other, "x") == VF_OK && count_files() == 2, "nothing is left in the end");
+    unlink(path);
+    unlink(other);
+}
+
+static void test_inputs(void)
+{
+    char *data;
+    size_t n;
+    put(in_dir("pointer"), "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n");
+    put(in_dir("text"), "version https://git-lfs.github.com is where it begins");
+    if (symlink("none", in_dir("gone")))
+        die("symlink");
+    ok(vf_read_file(in_dir("pointer"), 1000, &data, &n, &err) == VF_ERR_CORRUPT &&
+           strstr(err.text, "git lfs pull"),
+       "%s", err.text);
+    ok(holds(in_dir("text"), "version https://git-lfs.github.com is where it begins"),
+       "a text that begins nearly so is read");
+    ok(vf_read_file(in_dir("gone"), 1000, &data, &n, &err) == VF_ERR_NOT_FOUND &&
+           strstr(err.text, "symbolic link to none"),
+       "%s", err.text);
+    ok(vf_name_exists(in_dir("gone")) && vf_name_exists(in_dir("text")) &&
+           !vf_name_exists(in_dir("none")),
+       "a link that leads nowhere is no missing file");
+    unlink(in_dir("pointer"));
+    unlink(in_dir("text"));
+    unlink(in_dir("gone"));
+}
+
+static void test_sizes(void)
+{
+    static const struct {
+        const char *text;
+        uint64_t bytes;
+    } good[] = {{"4096", 4096},       {"4096B", 4096},        {"64K", 64 << 10},
+                {"64KiB", 64 << 10},  {"64KB", 64000},        {"1.5G", 3ull << 29},
+                {"8GiB", 8ull << 30}, {"8GB", 8000000000},    {"8gb", 8000000000},
+                {"2TiB", 2ull << 40}, {"1TB", 1000000000000}, {"0", 0}};
+    static const char *const bad[] = {"",   "G",   "8X",  "8GBs", "8Gi", "8iB",
+                                      "-1", "nan", "inf", "0x10", "8 G", "9e18K"};
+    uint64_t bytes;
+    bool right = true;
+    for (size_t i = 0; i < VF_ARRAY_LEN(good); i++)
+        if (vf_cli_parse_size(good[i].text, &bytes, &err) != VF_OK || bytes != good[i].bytes) {
+            note("%s", good[i].text);
+            right = false;
+        }
+    ok(right, "sizes with every unit");
+    right = true;
+    for (size_t i = 0; i < VF_ARRAY_LEN(bad); i++)
+        if (vf_cli_parse_size(bad[i], &bytes, &err) != VF_ERR_USAGE) {
+            note("%s is taken", bad[i]);
+            right = false;
+        }
+    ok(right, "what is no size is refused: %s", err.text);
 }
 
 static bool is_link_to(const char *path, const char *target)
@@ -237,11 +349,14 @@ static void test_append(void)
 
 int main(void)
 {
-    plan(26);
+    plan(40);
     snprintf(dir, sizeof dir, "/tmp/vfu-XXXXXX");
     if (!mkdtemp(dir))
         die("mkdtemp");
     test_replace();
+    test_dead_parts();
+    test_inputs();
+    test_sizes();
     test_links();
     if (mkfifo(in_dir("fifo"), 0600) != 0)
         die("mkfifo");
