@@ -19,6 +19,7 @@
 struct score_options {
     struct vf_session_options session;
     const char *tokens, *file, *logits;
+    int64_t stride;
     bool json;
 };
 
@@ -31,13 +32,18 @@ static enum vf_code parse_options(int argc, char **argv, struct score_options *o
                                   struct vf_err *err)
 {
     vf_session_options_init(&o->session);
-    struct vf_opt opts[VF_SESSION_OPTION_COUNT + 4];
+    struct vf_opt opts[VF_SESSION_OPTION_COUNT + 5];
     size_t n = vf_session_options_table(&o->session, opts);
     const struct vf_opt own[] = {
         {"tokens", 0, VF_OPT_STRING, &o->tokens, "1,2,3", "the text as token ids", 0, 0, NULL},
-        {"file", 'f', VF_OPT_STRING, &o->file, "TEXT", "a file with the text (UTF-8), or - for standard input", 0, 0, NULL},
+        {"file", 'f', VF_OPT_STRING, &o->file, "TEXT",
+         "a file with the text (UTF-8), or - for standard input", 0, 0, NULL},
         {"logits", 0, VF_OPT_STRING, &o->logits, "OUT.npy",
          "write log P(next | tokens so far), float32 [tokens, vocabulary]", 0, 0, NULL},
+        {"stride", 0, VF_OPT_INT, &o->stride, "N",
+         "a text longer than the server's context is scored in windows that begin N tokens apart "
+         "(default: half the context)",
+         1, 1 << 24, NULL},
         {"json", 0, VF_OPT_FLAG, &o->json, NULL, "print one JSON object", 0, 0, NULL},
     };
     memcpy(opts + n, own, sizeof own);
@@ -77,6 +83,7 @@ static enum vf_code send_request(struct vf_session *s, const struct score_option
     if (o->tokens)
         code = vf_cli_parse_ids(o->tokens, UINT32_MAX, &list.ids, &list.n_ids, err);
     request.rows = o->logits != NULL;
+    request.stride = (uint32_t)o->stride;
     request.input_case =
         o->tokens ? VFLOW__SCORE_REQUEST__INPUT_TOKENS : VFLOW__SCORE_REQUEST__INPUT_TEXT;
     if (o->tokens)
@@ -143,7 +150,9 @@ static enum vf_code print_json(const Vflow__ScoreResult *r, double seconds, stru
     json_t *logp = json_array();
     for (size_t i = 0; i < r->n_token_logp; i++)
         json_array_append_new(logp, real_or_null(r->token_logp[i]));
-    json_t *root = json_pack("{s:I, s:o, s:o, s:f, s:o}", "tokens", (json_int_t)r->token_count,
+    json_t *root = json_pack("{s:I, s:I, s:o, s:o, s:o, s:f, s:o}", "tokens",
+                             (json_int_t)r->token_count, "windows", (json_int_t)r->windows,
+                             "stride", r->windows > 1 ? json_integer(r->stride) : json_null(),
                              "mean_nll", real_or_null(nll), "perplexity", real_or_null(exp(nll)),
                              "seconds", seconds, "token_logp", logp);
     char *dump = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;

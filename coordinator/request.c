@@ -5,7 +5,60 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define TEXT_TOKENS_MAX                                                                            \
+    ((size_t)1 << 26) /* a text of the longest file that is read has no more                       \
+                       */
+
 /* ---- life ---------------------------------------------------------------------------------- */
+
+struct vf_windows request_windows(uint32_t context, size_t tokens, uint32_t stride)
+{
+    struct vf_windows w = {.count = 1, .window = context, .columns = tokens};
+    w.stride = stride ? stride : (uint32_t)vf_max_u64(context / 2, 1);
+    if (tokens > context) {
+        uint64_t more = vf_div_up(tokens - context, w.stride); /* behind the first */
+        w.count = more + 1;
+        w.columns = more * context + (tokens - more * w.stride);
+    }
+    return w;
+}
+
+static enum vf_code check_text(const struct request_limits *l, const struct vf_request *r,
+                               struct vf_err *err)
+{
+    if (r->token_count > TEXT_TOKENS_MAX)
+        return vf_err_set(err, VF_ERR_LIMIT, "the text has %zu tokens, at most %zu are allowed",
+                          r->token_count, TEXT_TOKENS_MAX);
+    if (r->token_count <= l->context)
+        return VF_OK;
+    if (l->context < 2)
+        return vf_err_set(err, VF_ERR_LIMIT,
+                          "the text has %zu tokens: windows need a context of at least 2 positions "
+                          "(--ctx)",
+                          r->token_count);
+    if (r->stride >= l->context)
+        return vf_err_set(err, VF_ERR_USAGE,
+                          "stride %u found, allowed: 1 to %u, less than the context (--ctx)",
+                          r->stride, l->context - 1);
+    if (request_windows(l->context, r->token_count, r->stride).columns > UINT32_MAX)
+        return vf_err_set(err, VF_ERR_LIMIT,
+                          "the text of %zu tokens at stride %u and %u positions of context is more "
+                          "than 2^32 positions to compute: take a longer stride",
+                          r->token_count, r->stride, l->context);
+    return VF_OK;
+}
+
+static enum vf_code check_prompt(const struct request_limits *l, const struct vf_request *r,
+                                 struct vf_err *err)
+{
+    size_t room = l->context - 1; /* at least one token is to be generated */
+    if (r->token_count > room)
+        return vf_err_set(err, VF_ERR_LIMIT,
+                          "the prompt has %zu tokens, at most %zu fit the context of %u positions "
+                          "(--ctx)",
+                          r->token_count, room, l->context);
+    return VF_OK;
+}
 
 static enum vf_code check(const struct request_limits *l, const struct vf_request *r,
                           struct vf_err *err)
@@ -14,12 +67,9 @@ static enum vf_code check(const struct request_limits *l, const struct vf_reques
     const char *what = generate ? "prompt" : "text";
     if (r->token_count == 0)
         return vf_err_set(err, VF_ERR_USAGE, "the %s has no tokens", what);
-    size_t room = l->context - generate; /* at least one token is to be generated */
-    if (r->token_count > room)
-        return vf_err_set(err, VF_ERR_LIMIT,
-                          "the %s has %zu tokens, at most %zu fit the context of %u positions "
-                          "(--ctx)",
-                          what, r->token_count, room, l->context);
+    enum vf_code code = generate ? check_prompt(l, r, err) : check_text(l, r, err);
+    if (code)
+        return code;
     for (size_t i = 0; i < r->token_count; i++)
         if (r->tokens[i] >= l->vocab_size)
             return vf_err_set(err, VF_ERR_USAGE,
@@ -77,15 +127,21 @@ static enum vf_code prepare_generate(const struct request_limits *l, struct requ
 static enum vf_code copy_tokens(const struct request_limits *l, struct request *r,
                                 const struct vf_request *from, struct vf_err *err)
 {
-    uint64_t limit = from->token_count;
-    if (from->kind == VF_REQUEST_GENERATE)
-        limit = from->max_tokens ? limit + from->max_tokens : l->context;
-    r->limit = (uint32_t)vf_min_u64(limit, l->context);
-    r->prompt = r->count = (uint32_t)from->token_count;
+    uint32_t given = (uint32_t)from->token_count;
+    r->prompt = r->count = r->limit = given;
+    if (from->kind == VF_REQUEST_GENERATE) {
+        uint64_t wanted = from->max_tokens ? (uint64_t)given + from->max_tokens : l->context;
+        r->limit = (uint32_t)vf_min_u64(wanted, l->context);
+    } else {
+        struct vf_windows w = request_windows(l->context, given, from->stride);
+        r->window = w.window;
+        r->stride = w.stride;
+        r->prompt = r->count = (uint32_t)w.columns;
+    }
     r->tokens = malloc(r->limit * sizeof *r->tokens);
     if (!r->tokens)
         return vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for %u tokens", r->limit);
-    memcpy(r->tokens, from->tokens, r->prompt * sizeof *r->tokens);
+    memcpy(r->tokens, from->tokens, given * sizeof *r->tokens);
     return VF_OK;
 }
 
@@ -125,19 +181,59 @@ void request_destroy(struct request *r)
     free(r);
 }
 
-/* ---- positions ----------------------------------------------------------------------------- */
+/* ---- columns ------------------------------------------------------------------------------- */
 
-bool request_wants_row(const struct request *r, uint32_t position)
+uint32_t request_position(const struct request *r, uint32_t i)
 {
-    return r->kind == VF_REQUEST_SCORE || position + 1 >= r->prompt;
+    return r->kind == VF_REQUEST_SCORE ? i % r->window : i;
+}
+
+uint32_t request_token(const struct request *r, uint32_t i)
+{
+    return r->kind == VF_REQUEST_SCORE ? i / r->window * r->stride + i % r->window : i;
+}
+
+/* A window's last row is the next window's, which sees the token that it is about; of the others
+ * the window before gave what lies in both. */
+static bool scores(const struct request *r, uint32_t i)
+{
+    uint32_t position = i % r->window;
+    bool given = i >= r->window && position + 1 < r->window - r->stride;
+    bool next = position + 1 == r->window && i + 1 < r->count;
+    return !given && !next;
+}
+
+bool request_wants_row(const struct request *r, uint32_t i)
+{
+    return r->kind == VF_REQUEST_SCORE ? scores(r, i) : i + 1 >= r->prompt;
 }
 
 uint32_t request_rows(const struct request *r, uint32_t first, uint32_t count)
 {
     uint32_t rows = 0;
-    for (uint32_t p = first; p < first + count; p++)
-        rows += request_wants_row(r, p);
+    for (uint32_t i = first; i < first + count; i++)
+        rows += request_wants_row(r, i);
     return rows;
+}
+
+uint32_t request_first_row(const struct request *r, uint32_t first, uint32_t count)
+{
+    uint32_t i = first;
+    while (i < first + count && !request_wants_row(r, i))
+        i++;
+    VF_ASSERT(i < first + count);
+    return request_token(r, i);
+}
+
+uint32_t request_share(const struct request *r, uint32_t columns_max, uint32_t rows_max)
+{
+    uint64_t n = vf_min_u64(request_waiting(r), columns_max);
+    if (r->kind == VF_REQUEST_SCORE)
+        n = vf_min_u64(n, r->window - request_position(r, r->sent));
+    uint32_t taken = 0;
+    while (taken < n && rows_max >= request_wants_row(r, r->sent + taken))
+        rows_max -= request_wants_row(r, r->sent + taken++);
+    return taken;
 }
 
 bool request_decodes(const struct request *r)

@@ -29,7 +29,7 @@ struct part { /* one sequence's share of a step */
     uint32_t slot;
     uint64_t id; /* of the request */
     uint32_t generation;
-    uint32_t first, count; /* positions */
+    uint32_t first, count; /* columns of the request */
     uint32_t rows;
 };
 
@@ -164,6 +164,11 @@ uint32_t vf_scheduler_queued(const struct vf_scheduler *s)
 void vf_scheduler_totals(const struct vf_scheduler *s, struct vf_scheduler_totals *out)
 {
     *out = s->totals;
+}
+
+struct vf_windows vf_scheduler_windows(const struct vf_scheduler *s, size_t tokens, uint32_t stride)
+{
+    return request_windows(s->info->context, tokens, stride);
 }
 
 /* ---- submit and cancel --------------------------------------------------------------------- */
@@ -334,21 +339,11 @@ static void take_request_decodes(struct vf_scheduler *s, struct composition *c)
     s->next_slot = last;
 }
 
-/* How much of a prompt or text fits; its last position may have to wait for a row. */
-static uint32_t prompt_share(const struct request *r, const struct composition *c)
-{
-    uint64_t n = vf_min_u64(request_waiting(r), vf_min_u64(c->prompt_left, c->columns_left));
-    if (r->kind == VF_REQUEST_SCORE)
-        return (uint32_t)vf_min_u64(n, c->rows_left);
-    if (n && c->rows_left == 0 && request_wants_row(r, r->sent + (uint32_t)n - 1))
-        n--;
-    return (uint32_t)n;
-}
-
 static void take_prompt(struct vf_scheduler *s, struct composition *c, uint32_t slot)
 {
     struct request *r = s->slots[slot];
-    uint32_t n = prompt_share(r, c);
+    uint32_t columns = c->prompt_left < c->columns_left ? c->prompt_left : c->columns_left;
+    uint32_t n = request_share(r, columns, c->rows_left);
     c->take[slot] = n;
     c->columns_left -= n;
     c->prompt_left -= n;
@@ -410,8 +405,8 @@ static uint32_t emit_flow0(struct vf_scheduler *s, const uint32_t *take, struct 
                             r->sent, take[i], request_rows(r, r->sent, take[i])};
         step->parts[step->part_count++] = part;
         for (uint32_t p = part.first; p < part.first + part.count; p++, n++)
-            s->columns[n] = (struct vf_step_column){.token = r->tokens[p],
-                                                    .position = p,
+            s->columns[n] = (struct vf_step_column){.token = r->tokens[request_token(r, p)],
+                                                    .position = request_position(r, p),
                                                     .sequence = i,
                                                     .primary = n,
                                                     .want_row = request_wants_row(r, p)};
@@ -535,10 +530,10 @@ static enum vf_code take_row(struct vf_scheduler *s, struct request *r, const fl
 static void take_score(struct vf_scheduler *s, struct request *r, const struct part *part,
                        const float *rows)
 {
-    r->received += part->count;
+    r->received += part->rows;
     r->last_ns = vf_now_ns();
-    r->events.rows(r->ctx, r->id, part->first, part->count, rows);
-    if (r->received == r->count && !r->cancelled)
+    r->events.rows(r->ctx, r->id, request_first_row(r, part->first, part->count), part->rows, rows);
+    if (r->received == r->limit && !r->cancelled)
         end_done(s, r, VF_FINISH_STOP);
 }
 

@@ -28,6 +28,10 @@ struct vf_request { /* copied by submit */
     const uint32_t *tokens; /* the prompt or the text to score, at least one */
     size_t token_count;
     uint32_t max_tokens; /* GENERATE; 0: until the context is full */
+    /* SCORE: a text longer than the context is scored in windows of the context, which begin so
+     * many tokens apart; what a window shares with the one before is its context only. 0: half the
+     * context. Less than the context. */
+    uint32_t stride;
     struct vf_sampling sampling;
     const char *stop[VF_STOP_STRINGS_MAX];
     int stop_count;
@@ -70,6 +74,15 @@ enum vf_code vf_scheduler_submit(struct vf_scheduler *s, const struct vf_request
 bool vf_scheduler_cancel(struct vf_scheduler *s, uint64_t id); /* false: no such request */
 uint32_t vf_scheduler_active(const struct vf_scheduler *s);
 uint32_t vf_scheduler_queued(const struct vf_scheduler *s);
+
+/* How a text of so many tokens is scored with a stride as in struct vf_request. */
+struct vf_windows {
+    uint64_t count;          /* 1: the text fits the context */
+    uint32_t window, stride; /* tokens of a full window, and between two beginnings */
+    uint64_t columns;        /* that are computed */
+};
+struct vf_windows vf_scheduler_windows(const struct vf_scheduler *s, size_t tokens,
+                                       uint32_t stride);
 
 struct vf_scheduler_totals { /* since the start */
     uint64_t requests_done, tokens_prefilled, tokens_decoded;

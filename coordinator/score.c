@@ -25,13 +25,17 @@
 struct options {
     struct vf_run_options run;
     const char *tokens, *file, *logits;
+    int64_t stride;
     bool json;
+    char *text; /* of file */
+    size_t text_bytes;
 };
 
 struct scoring {
     uint32_t *ids; /* the text */
     size_t count;
     uint32_t vocab_size;
+    struct vf_windows windows;
     double *logp;       /* [count - 1]: log P(ids[t + 1] | ids[0..t]) */
     struct vf_npy *npy; /* NULL: not wanted */
     bool ended;
@@ -45,9 +49,14 @@ static enum vf_code parse(struct options *o, int argc, char **argv, struct vf_er
     vf_run_options_init(&o->run, 1);
     const struct vf_opt own[] = {
         {"tokens", 0, VF_OPT_STRING, &o->tokens, "1,2,3", "the text as token ids", 0, 0, NULL},
-        {"file", 'f', VF_OPT_STRING, &o->file, "TEXT", "a file with the text (UTF-8), or - for standard input", 0, 0, NULL},
+        {"file", 'f', VF_OPT_STRING, &o->file, "TEXT",
+         "a file with the text (UTF-8), or - for standard input", 0, 0, NULL},
         {"logits", 0, VF_OPT_STRING, &o->logits, "OUT.npy",
          "write every log-probability: float32 [tokens, vocabulary]", 0, 0, NULL},
+        {"stride", 0, VF_OPT_INT, &o->stride, "N",
+         "a text longer than the context is scored in windows that begin N tokens apart (default: "
+         "half the context)",
+         1, VF_CONTEXT_MAX, NULL},
         {"json", 0, VF_OPT_FLAG, &o->json, NULL, "one JSON object instead of lines", 0, 0, NULL},
     };
     struct vf_opt opts[VF_RUN_OPTION_COUNT + sizeof own / sizeof own[0]];
@@ -56,7 +65,11 @@ static enum vf_code parse(struct options *o, int argc, char **argv, struct vf_er
     const struct vf_cli cli = {
         .program = PROGRAM,
         .usage = "--model FILE (--tokens 1,2,3 | --file TEXT) [options]",
-        .summary = "Prints a text's tokens, mean negative log-likelihood and perplexity.",
+        .summary =
+            "Prints a text's tokens, mean negative log-likelihood and perplexity: as Hugging "
+            "Face's guide\ncounts it, exp of the mean over all tokens but the first; in a "
+            "text longer than the context\neach token counts once, seen with at least the "
+            "window less the stride before it.",
         .opts = opts,
         .opt_count = sizeof opts / sizeof opts[0],
     };
@@ -65,6 +78,8 @@ static enum vf_code parse(struct options *o, int argc, char **argv, struct vf_er
         code = vf_run_options_check(&o->run, err);
     if (!code && !o->tokens == !o->file)
         code = vf_err_set(err, VF_ERR_USAGE, "give the text as either --tokens 1,2,3 or --file");
+    if (!code && o->file)
+        code = vf_read_text(o->file, VF_TOKENIZER_TEXT_BYTES_MAX, &o->text, &o->text_bytes, err);
     return code;
 }
 
@@ -123,21 +138,16 @@ static const struct vf_request_events events = {on_token, on_rows, on_done, on_f
 
 /* ---- the run ------------------------------------------------------------------------------- */
 
-static enum vf_code read_file(const char *path, const struct vf_scheduler *sched, struct scoring *s,
-                              struct vf_err *err)
+static enum vf_code encode(const struct options *o, const struct vf_scheduler *sched,
+                           struct scoring *s, struct vf_err *err)
 {
-    if (!vf_scheduler_tokenizer(sched))
+    const struct vf_tokenizer *t = vf_scheduler_tokenizer(sched);
+    if (!t)
         return vf_err_set(err, VF_ERR_USAGE,
                           "--file: this model has no tokenizer, give the text as --tokens 1,2,3");
-    char *text;
-    size_t bytes;
-    enum vf_code code = vf_read_text(path, VF_TOKENIZER_TEXT_BYTES_MAX, &text, &bytes, err);
-    if (code)
-        return code;
-    code = vf_tokenizer_encode(vf_scheduler_tokenizer(sched), text, bytes, true, &s->ids, &s->count,
-                               err);
-    free(text);
-    return code ? vf_err_prepend(err, "%s: ", path) : VF_OK;
+    enum vf_code code =
+        vf_tokenizer_encode(t, o->text, o->text_bytes, true, &s->ids, &s->count, err);
+    return code ? vf_err_prepend(err, "%s: ", o->file) : VF_OK;
 }
 
 static enum vf_code read_text(const struct options *o, const struct vf_scheduler *sched,
@@ -145,7 +155,7 @@ static enum vf_code read_text(const struct options *o, const struct vf_scheduler
 {
     enum vf_code code;
     if (o->file) {
-        code = read_file(o->file, sched, s, err);
+        code = encode(o, sched, s, err);
     } else {
         code = vf_cli_parse_ids(o->tokens, VF_VOCAB_MAX - 1, &s->ids, &s->count, err);
         if (code)
@@ -158,10 +168,12 @@ static enum vf_code read_text(const struct options *o, const struct vf_scheduler
                    : vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for %zu tokens", s->count);
 }
 
-static enum vf_code run(struct vf_scheduler *sched, struct scoring *s, struct vf_err *err)
+static enum vf_code run(struct vf_scheduler *sched, struct scoring *s, uint32_t stride,
+                        struct vf_err *err)
 {
     struct vf_request request = {
-        .kind = VF_REQUEST_SCORE, .tokens = s->ids, .token_count = s->count};
+        .kind = VF_REQUEST_SCORE, .tokens = s->ids, .token_count = s->count, .stride = stride};
+    s->windows = vf_scheduler_windows(sched, s->count, stride);
     uint64_t id;
     enum vf_code code = vf_scheduler_submit(sched, &request, &events, s, &id, err);
     while (!code && !s->ended && !s->code)
@@ -186,7 +198,9 @@ static char *make_json(const struct scoring *s, double nll, double seconds)
     json_t *logp = json_array();
     for (size_t t = 0; t + 1 < s->count; t++)
         json_array_append_new(logp, isfinite(s->logp[t]) ? json_real(s->logp[t]) : json_null());
-    json_t *root = json_pack("{s:I, s:o, s:o, s:f, s:o}", "tokens", (json_int_t)s->count,
+    json_t *root = json_pack("{s:I, s:I, s:o, s:o, s:o, s:f, s:o}", "tokens", (json_int_t)s->count,
+                             "windows", (json_int_t)s->windows.count, "stride",
+                             s->windows.count > 1 ? json_integer(s->windows.stride) : json_null(),
                              "mean_nll", isfinite(nll) ? json_real(nll) : json_null(), "perplexity",
                              isfinite(exp(nll)) ? json_real(exp(nll)) : json_null(), "seconds",
                              seconds, "token_logp", logp);
@@ -232,10 +246,13 @@ static enum vf_code score(const struct options *o, int signal_fd, struct vf_err 
         code = vf_npy_create(o->logits, s.count, s.vocab_size, &s.npy, err);
     uint64_t began = vf_now_ns();
     if (!code)
-        code = run(sched, &s, err);
+        code = run(sched, &s, (uint32_t)o->stride, err);
     double seconds = (double)(vf_now_ns() - began) * 1e-9;
     if (!code && s.npy)
         code = vf_npy_commit(s.npy, err);
+    if (!code && s.windows.count > 1)
+        fprintf(stderr, "%s: %llu windows of %u tokens, %u apart (--stride)\n", PROGRAM,
+                (unsigned long long)s.windows.count, s.windows.window, s.windows.stride);
     if (!code)
         code = print_result(o, &s, seconds, signal_fd, err);
     vf_npy_destroy(s.npy);
@@ -253,9 +270,11 @@ int vf_score_main(int argc, char **argv)
     enum vf_code code = parse(&o, argc, argv, &err);
     if (!code)
         code = vf_signals_open(&signal_fd, &err);
-    if (code)
+    if (!code)
+        code = score(&o, signal_fd, &err);
+    free(o.text);
+    if (code && signal_fd < 0)
         return vf_cli_fail(PROGRAM, &err);
-    code = score(&o, signal_fd, &err);
     if (code == VF_ERR_IO && err.sys_errno == EPIPE)
         return 1; /* the reader has seen enough */
     int status = code ? vf_signals_exit(signal_fd, PROGRAM, &err) : 0;

@@ -162,9 +162,9 @@ enum vf_code vf_read_file(const char *path, size_t max, char **data, size_t *siz
 }
 
 /* Grows as it reads: a pipe doesn't tell its length. */
-static enum vf_code read_stream(int fd, const char *path, size_t max, char **data, size_t *size,
-                                struct vf_err *err)
+static enum vf_code read_stdin(size_t max, char **data, size_t *size, struct vf_err *err)
 {
+    static const char name[] = "standard input";
     size_t capacity = 0, n = 0;
     char *buf = NULL;
     for (;;) {
@@ -173,19 +173,19 @@ static enum vf_code read_stream(int fd, const char *path, size_t max, char **dat
             char *grown = realloc(buf, capacity);
             if (!grown) {
                 free(buf);
-                return vf_err_set(err, VF_ERR_NO_MEMORY, "%s: no memory for %zu bytes", path,
+                return vf_err_set(err, VF_ERR_NO_MEMORY, "%s: no memory for %zu bytes", name,
                                   capacity);
             }
             buf = grown;
         }
-        ssize_t got = read(fd, buf + n, capacity - n - 1);
+        ssize_t got = read(STDIN_FILENO, buf + n, capacity - n - 1);
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0 || n + (size_t)got > max) {
             free(buf);
-            return got < 0 ? vf_err_errno(err, VF_ERR_IO, errno, "%s", path)
+            return got < 0 ? vf_err_errno(err, VF_ERR_IO, errno, "%s", name)
                            : vf_err_set(err, VF_ERR_CORRUPT,
-                                        "%s: more than the %zu bytes that are allowed", path, max);
+                                        "%s: more than the %zu bytes that are allowed", name, max);
         }
         if (got == 0)
             break;
@@ -200,21 +200,8 @@ static enum vf_code read_stream(int fd, const char *path, size_t max, char **dat
 enum vf_code vf_read_text(const char *path, size_t max, char **data, size_t *size,
                           struct vf_err *err)
 {
-    if (strcmp(path, "-") == 0)
-        return read_stream(STDIN_FILENO, "standard input", max, data, size, err);
-    int fd = open(path, O_RDONLY | O_NOCTTY | O_CLOEXEC);
-    if (fd < 0)
-        return open_failed(path, errno, err);
-    struct stat st;
-    enum vf_code code = VF_OK;
-    if (fstat(fd, &st) != 0)
-        code = vf_err_errno(err, VF_ERR_IO, errno, "%s", path);
-    else if (S_ISDIR(st.st_mode) || S_ISBLK(st.st_mode))
-        code = refuse_kind(path, st.st_mode, err);
-    if (!code)
-        code = read_stream(fd, path, max, data, size, err);
-    close(fd);
-    return code;
+    return strcmp(path, "-") == 0 ? read_stdin(max, data, size, err)
+                                  : vf_read_file(path, max, data, size, err);
 }
 
 char *vf_path_join(const char *dir, const char *name)

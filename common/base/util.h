@@ -55,8 +55,8 @@ const char *vf_file_kind(mode_t mode);
 /* Whole file into a heap buffer with a NUL behind it (not counted); at most max bytes. */
 enum vf_code vf_read_file(const char *path, size_t max, char **data, size_t *size,
                           struct vf_err *err);
-/* The text of a file, of a pipe, or of standard input where path is "-", into a heap buffer with a
- * NUL behind it (not counted); at most max bytes. Waits for whoever writes. */
+/* The same for a text, which is read from standard input where path is "-": waits for whoever
+ * writes there, so before signals are blocked. */
 enum vf_code vf_read_text(const char *path, size_t max, char **data, size_t *size,
                           struct vf_err *err);
 /* "dir/name" on the heap; NULL when out of memory. */

@@ -133,6 +133,7 @@ enum vf_code vf_admit_score(const struct vf_admission *a, const Vflow__ScoreRequ
 {
     memset(out, 0, sizeof *out);
     out->request.kind = VF_REQUEST_SCORE;
+    out->request.stride = m->stride;
     enum vf_code code = VF_OK;
     uint64_t row_bytes = (uint64_t)a->vocab_size * sizeof(float);
     if (m->rows && row_bytes > VF_WIRE_MESSAGE_MAX - 4096)

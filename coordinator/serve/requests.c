@@ -29,6 +29,7 @@ struct request {
     bool rows;
     uint32_t *tokens;
     float *token_logp; /* [token_count - 1] */
+    struct vf_windows windows;
 };
 
 struct vf_requests {
@@ -193,6 +194,8 @@ static void finish_score(struct request *q)
     result.mean_nll = n ? sum / (double)n : 0;
     result.token_logp = q->token_logp;
     result.n_token_logp = n;
+    result.windows = (uint32_t)q->windows.count;
+    result.stride = q->windows.count > 1 ? q->windows.stride : 0;
     m.body_case = VFLOW__ENVELOPE__BODY_SCORE_RESULT;
     m.score_result = &result;
     answer(q, &m);
@@ -290,6 +293,8 @@ static enum vf_code submit(struct vf_requests *r, struct vf_peer *from, uint64_t
     enum vf_code code = VF_OK;
     if (q->kind == VF_REQUEST_SCORE)
         code = keep_score(q, admitted, rows, err);
+    q->windows =
+        vf_scheduler_windows(r->params.scheduler, q->token_count, admitted->request.stride);
     if (!code)
         code = vf_scheduler_submit(r->params.scheduler, &admitted->request, &events, q,
                                    &q->scheduler_id, err);
