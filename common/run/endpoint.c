@@ -109,11 +109,12 @@ enum vf_code vf_endpoint_check(const char *endpoint, enum vf_endpoint_use use,
                                struct vf_endpoint *out, struct vf_err *err)
 {
     struct parts p;
-    if (strlen(endpoint) >= sizeof out->text)
+    size_t length = strlen(endpoint);
+    if (length >= sizeof out->text)
         return vf_err_set(err, VF_ERR_USAGE, "endpoint of %zu characters, at most %d are allowed",
-                          strlen(endpoint), VF_ENDPOINT_MAX - 1);
+                          length, VF_ENDPOINT_MAX - 1);
     out->ipv6 = false;
-    snprintf(out->text, sizeof out->text, "%s", endpoint);
+    memcpy(out->text, endpoint, length + 1);
     if (strncmp(endpoint, TCP, strlen(TCP)) != 0)
         return VF_OK;
     enum vf_code code = split(endpoint, &p, err);
