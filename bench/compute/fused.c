@@ -202,9 +202,14 @@ static enum vf_code measure(const struct fused_options *o, struct vf_err *err)
         bench_report_fact(r, "threads", o->threads);
         bench_report_table(r, "rows", NULL, columns, VF_ARRAY_LEN(columns));
         struct bench_panel *panel = bench_panel_add(
-            bench_report_chart(r), BENCH_BARS, "Time of separate regions over one fused region",
-            "separate / fused", false);
-        bench_panel_rule(panel, 1.0, "the same");
+            bench_report_chart(r),
+            &(struct bench_panel_look){.kind = BENCH_BARS,
+                                       .title = "Time of separate regions over one fused region",
+                                       .values = "separate / fused",
+                                       .categories = "projection",
+                                       .spread = "least to most of the passes",
+                                       .rule = 1,
+                                       .rule_label = "the same"});
         for (size_t p = 0; p < VF_ARRAY_LEN(projections); p++)
             for (size_t c = 0; c < VF_ARRAY_LEN(column_counts); c++)
                 measure_projection(&rig, k, o, &projections[p], column_counts[c], arms, r, panel);

@@ -100,9 +100,13 @@ static enum vf_code count_misses(const struct layout_options *o, struct bench_re
                        "L1 data-read misses of one product (cachegrind, 32 KiB, 8 ways)",
                        miss_columns, VF_ARRAY_LEN(miss_columns));
     struct bench_panel *panel = bench_panel_add(
-        bench_report_chart(r), BENCH_BARS,
-        "L1 data-read misses per cache line of weights (cachegrind)", "misses", false);
-    bench_panel_rule(panel, 1.0, "every weight read once");
+        bench_report_chart(r),
+        &(struct bench_panel_look){.kind = BENCH_BARS,
+                                   .title = "L1 data-read misses, counted by cachegrind",
+                                   .values = "misses per cache line of weights",
+                                   .categories = "shape, activations",
+                                   .rule = 1,
+                                   .rule_label = "every weight read once"});
     for (size_t s = 0; code == VF_OK && s < VF_ARRAY_LEN(shape_names); s++) {
         const struct rig_named_shape *shape;
         code = rig_shape_find(shape_names[s], &shape, err);
@@ -247,9 +251,12 @@ static enum vf_code time_shapes(struct run *run, struct bench_report *r, struct 
     fill_groups(run->groups, run->rig.bytes);
     bench_report_table(r, "wall_clock", "Wall clock, the walks in turn", clock_columns,
                        VF_ARRAY_LEN(clock_columns));
-    struct bench_panel *panel =
-        bench_panel_add(bench_report_chart(r), BENCH_BARS,
-                        "Wall clock: weights multiplied a second", "GB/s", false);
+    struct bench_panel *panel = bench_panel_add(
+        bench_report_chart(r), &(struct bench_panel_look){.kind = BENCH_BARS,
+                                                          .title = "Wall clock",
+                                                          .values = "GB/s of weights multiplied",
+                                                          .categories = "shape, activations",
+                                                          .spread = "least to most of the passes"});
     for (size_t s = 0; code == VF_OK && s < VF_ARRAY_LEN(shape_names); s++) {
         const struct rig_named_shape *shape;
         code = rig_shape_find(shape_names[s], &shape, err);

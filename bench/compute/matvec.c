@@ -134,10 +134,19 @@ static enum vf_code measure(const struct matvec_options *o, struct vf_err *err)
     bench_report_table(run->report, "rows", NULL, columns, VF_ARRAY_LEN(columns));
     struct bench_chart *chart = bench_report_chart(run->report);
     run->share = bench_panel_add(
-        chart, BENCH_BARS, "One column: bytes a second over the plain read beside it", "", true);
-    bench_panel_rule(run->share, 1.0, "the plain read");
-    run->speed = bench_panel_add(chart, BENCH_BARS, "Many columns: multiply-adds a second",
-                                 "10^9 multiply-adds a second", false);
+        chart, &(struct bench_panel_look){.kind = BENCH_BARS,
+                                          .title = "One column",
+                                          .values = "bytes a second over the plain read beside it",
+                                          .categories = "shape",
+                                          .spread = "least to most of the passes",
+                                          .percent = true,
+                                          .rule = 1,
+                                          .rule_label = "the plain read"});
+    run->speed =
+        bench_panel_add(chart, &(struct bench_panel_look){.kind = BENCH_BARS,
+                                                          .title = "Many columns",
+                                                          .values = "10^9 multiply-adds a second",
+                                                          .categories = "shape"});
     int first = o->tier == TIER_ALL ? VF_KERNEL_SCALAR : o->tier;
     int last = o->tier == TIER_ALL ? VF_KERNEL_AVX512_VNNI : o->tier;
     for (int tier = first; code == VF_OK && tier <= last; tier++)

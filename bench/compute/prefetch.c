@@ -101,9 +101,15 @@ static enum vf_code get_tables(struct vf_kernels tables[2], struct vf_err *err)
 
 static void add_panel(struct run *run, enum vf_quant quant, const char *title)
 {
-    run->panels[quant] = bench_panel_add(bench_report_chart(run->report), BENCH_BARS, title,
-                                         "without / with", false);
-    bench_panel_rule(run->panels[quant], 1.0, "the same");
+    run->panels[quant] = bench_panel_add(
+        bench_report_chart(run->report),
+        &(struct bench_panel_look){.kind = BENCH_BARS,
+                                   .title = title,
+                                   .values = "time without software prefetch / with it",
+                                   .categories = "shape",
+                                   .spread = "least to most of the passes",
+                                   .rule = 1,
+                                   .rule_label = "the same"});
 }
 
 static enum vf_code measure(const struct prefetch_options *o, struct vf_err *err)
@@ -116,8 +122,8 @@ static enum vf_code measure(const struct prefetch_options *o, struct vf_err *err
     bench_report_fact_text(run->report, "kernel", "avx2");
     bench_report_fact(run->report, "threads", o->threads);
     bench_report_table(run->report, "rows", NULL, columns, VF_ARRAY_LEN(columns));
-    add_panel(run, VF_QUANT_Q4, "q4 weights: time without software prefetch over time with it");
-    add_panel(run, VF_QUANT_Q8, "q8 weights: time without software prefetch over time with it");
+    add_panel(run, VF_QUANT_Q4, "q4 weights");
+    add_panel(run, VF_QUANT_Q8, "q8 weights");
     enum vf_code code = get_tables(run->tables, err);
     for (int huge = 1; code == VF_OK && huge >= 0; huge--)
         code = measure_pages(run, huge, err);

@@ -140,8 +140,12 @@ static void add_ops(const struct decode_run *run, struct bench_report *r, bool p
         hidden[c] = (struct bench_column){op_columns[c].key, NULL, op_columns[c].format};
     bench_report_table(r, "operations", NULL, print ? op_columns : hidden,
                        VF_ARRAY_LEN(op_columns));
-    struct bench_panel *panel = bench_panel_add(bench_report_chart(r), BENCH_BARS,
-                                                "Share of the time by operation", "", true);
+    struct bench_panel *panel = bench_panel_add(
+        bench_report_chart(r), &(struct bench_panel_look){.kind = BENCH_BARS,
+                                                          .title = "Share of the time by operation",
+                                                          .values = "share of the time",
+                                                          .categories = "operation",
+                                                          .percent = true});
     for (int k = 0; k < VF_OP_KIND_COUNT; k++) {
         const char *name = vf_op_kind_name((enum vf_op_kind)k);
         if (run->decode_ns[k] <= 0 && run->prefill_ns[k] <= 0)
@@ -160,8 +164,11 @@ static void add_ops(const struct decode_run *run, struct bench_report *r, bool p
 static void draw_share(const struct decode_run *run, struct bench_report *r)
 {
     struct bench_panel *panel = bench_panel_add(
-        bench_report_chart(r), BENCH_LINES,
-        "Weights read a second and the read ceiling beside it, sample by sample", "GB/s", false);
+        bench_report_chart(r),
+        &(struct bench_panel_look){.kind = BENCH_LINES,
+                                   .title = "Weights read a second and the read ceiling beside it",
+                                   .values = "GB/s",
+                                   .categories = "sample"});
     for (uint32_t s = 0; s < run->o->samples; s++) {
         char name[16];
         snprintf(name, sizeof name, "%u", s + 1);

@@ -27,7 +27,11 @@ static void report(const struct arms *arms, struct bench_report *r, uint32_t thr
     bench_report_fact(r, "ratio_p10", ms[1].low / ms[0].low);
     bench_report_table(r, "rows", NULL, columns, VF_ARRAY_LEN(columns));
     struct bench_panel *panel = bench_panel_add(
-        bench_report_chart(r), BENCH_BARS, "Decode time by number of flows", "ms a token", false);
+        bench_report_chart(r), &(struct bench_panel_look){.kind = BENCH_BARS,
+                                                          .title = "Decode time by number of flows",
+                                                          .values = "milliseconds a token",
+                                                          .categories = "flows",
+                                                          .spread = "p10 to p90 of the tokens"});
     for (int i = 0; i < 2; i++) {
         uint32_t flows = vf_model_file_config(arms->models[i].file)->flow_count;
         struct bench_stat over = arms_ratio(arms, 0, i);
@@ -37,7 +41,7 @@ static void report(const struct arms *arms, struct bench_report *r, uint32_t thr
                                                   BENCH_NUM(ms[i].low), BENCH_NUM(ms[i].high),
                                                   BENCH_NUM(ms[i].median / ms[0].median),
                                                   BENCH_NUM(over.low), BENCH_NUM(over.high)});
-        bench_panel_point(panel, "median, p10 to p90", name, ms[i].median, ms[i].low, ms[i].high);
+        bench_panel_point(panel, "median", name, ms[i].median, ms[i].low, ms[i].high);
     }
 }
 

@@ -29,16 +29,19 @@ static void report(const struct arms *arms, const char *const *paths, struct ben
     bench_report_fact(r, "threads", threads);
     bench_report_fact(r, "tokens", (double)arms->tokens);
     bench_report_table(r, "rows", NULL, columns, VF_ARRAY_LEN(columns));
-    struct bench_panel *panel = bench_panel_add(bench_report_chart(r), BENCH_BARS,
-                                                "Decode time by file format", "ms a token", false);
+    struct bench_panel *panel = bench_panel_add(
+        bench_report_chart(r), &(struct bench_panel_look){.kind = BENCH_BARS,
+                                                          .title = "Decode time by file format",
+                                                          .values = "milliseconds a token",
+                                                          .categories = "format",
+                                                          .spread = "p10 to p90 of the tokens"});
     for (int i = 0; i < arms->count; i++) {
         struct bench_stat ms = arms_ms(arms, i), over = arms_ratio(arms, 0, i);
         bench_report_row(r, (struct bench_cell[]){
                                 BENCH_STR(paths[i]), BENCH_STR(format_of(arms, i)),
                                 BENCH_NUM(ms.median), BENCH_NUM(ms.low), BENCH_NUM(ms.high),
                                 BENCH_NUM(over.median), BENCH_NUM(over.low), BENCH_NUM(over.high)});
-        bench_panel_point(panel, "median, p10 to p90", format_of(arms, i), ms.median, ms.low,
-                          ms.high);
+        bench_panel_point(panel, "median", format_of(arms, i), ms.median, ms.low, ms.high);
     }
 }
 

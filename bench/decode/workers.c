@@ -205,9 +205,13 @@ static void report(struct bench_report *r, const struct arm *arms, int count, ui
 {
     bench_report_fact(r, "tokens", tokens);
     bench_report_table(r, "rows", NULL, columns, VF_ARRAY_LEN(columns));
-    struct bench_panel *panel =
-        bench_panel_add(bench_report_chart(r), BENCH_BARS,
-                        "Decode by stage workers and threads of each", "ms a token", false);
+    struct bench_panel *panel = bench_panel_add(
+        bench_report_chart(r),
+        &(struct bench_panel_look){.kind = BENCH_BARS,
+                                   .title = "Decode by stage workers and threads of each",
+                                   .values = "milliseconds a token",
+                                   .categories = "workers x threads",
+                                   .spread = "p10 to p90 of the tokens"});
     const struct arm *first = base_of(arms, count, NULL);
     for (int i = 0; i < count; i++) {
         const struct arm *arm = &arms[i];
@@ -229,7 +233,7 @@ static void report(struct bench_report *r, const struct arm *arms, int count, ui
                                 BENCH_NUM(over[1]), BENCH_NUM(over[2]), BENCH_NUM(speedup[0])});
         snprintf(name, sizeof name, "%u x %u thread%s", arm->workers, arm->threads,
                  arm->threads == 1 ? "" : "s");
-        bench_panel_point(panel, "median, p10 to p90", name, ms[0], ms[1], ms[2]);
+        bench_panel_point(panel, "median", name, ms[0], ms[1], ms[2]);
     }
 }
 

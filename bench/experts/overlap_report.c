@@ -109,10 +109,22 @@ void overlap_report(struct bench_report *r, const struct overlap_options *o,
                       "log-probabilities identical in all arms",
                       (double)m->read_bytes * 1e-6, m->read_layers, (double)o->cache_bytes * 1e-6);
     struct bench_panel *times = bench_panel_add(
-        chart, BENCH_BARS,
-        "A token, waiting for experts where they are chosen (sync) or due (staged)", "ms", false);
+        chart,
+        &(struct bench_panel_look){
+            .kind = BENCH_BARS,
+            .title = "A token, waiting for experts where they are chosen (sync) or due (staged)",
+            .values = "milliseconds a token",
+            .categories = "threads, drive",
+            .spread = "p10 to p90 of the tokens"});
     struct bench_panel *wins = bench_panel_add(
-        chart, BENCH_BARS, "Sync over staged, beside (C + IO) / max(C, IO_eff)", "times", false);
+        chart, &(struct bench_panel_look){
+                   .kind = BENCH_BARS,
+                   .title = "Sync over staged, beside the model (C + IO) / max(C, IO_eff)",
+                   .values = "time with sync / time with staged",
+                   .categories = "threads, drive",
+                   .spread = "p10 to p90 of the tokens",
+                   .rule = 1,
+                   .rule_label = "the same"});
     bench_report_table(r, "rows", NULL, time_columns, VF_ARRAY_LEN(time_columns));
     for (size_t i = 0; i < count; i++) {
         add_times(r, &cells[i]);

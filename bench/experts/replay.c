@@ -202,8 +202,13 @@ static enum vf_code replay_all(struct bench_report *r, const struct replay_optio
     enum vf_code code = describe(r, o, t, experts, warmup, err);
     bench_report_table(r, "policies", "share of wanted experts that were in the cache", columns,
                        VF_ARRAY_LEN(columns));
-    struct bench_panel *panel = bench_panel_add(bench_report_chart(r), BENCH_LINES,
-                                                "hit rate by size of the cache", "", true);
+    struct bench_panel *panel = bench_panel_add(
+        bench_report_chart(r),
+        &(struct bench_panel_look){.kind = BENCH_LINES,
+                                   .title = "Hit rate by size of the cache",
+                                   .values = "wanted experts that were in the cache",
+                                   .categories = "cache, of all experts",
+                                   .percent = true});
     double closed = 0;
     for (uint32_t i = 0; i < o->share_count && !code; i++) {
         double rates[ARM_COUNT];

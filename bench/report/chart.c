@@ -1,28 +1,19 @@
-/* The data of a chart; chart_svg.c draws it. */
+/* The data of a chart; chart_draw.c draws it. */
 #include "bench/report/chart_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct bench_panel *bench_panel_add(struct bench_chart *chart, enum bench_chart_kind kind,
-                                    const char *title, const char *unit, bool percent)
+struct bench_panel *bench_panel_add(struct bench_chart *chart, const struct bench_panel_look *look)
 {
     struct bench_panel *p = calloc(1, sizeof *p);
-    char *title_copy = strdup(title), *unit_copy = strdup(unit);
-    if (!p || !title_copy || !unit_copy) {
-        free(p);
-        free(title_copy);
-        free(unit_copy);
+    if (!p) {
         chart->failed = true;
         return NULL;
     }
-    *p = (struct bench_panel){.chart = chart,
-                              .kind = kind,
-                              .title = title_copy,
-                              .unit = unit_copy,
-                              .percent = percent,
-                              .rule = NAN};
+    p->chart = chart;
+    p->look = *look;
     if (chart->last)
         chart->last->next = p;
     else
@@ -62,17 +53,6 @@ void bench_panel_point(struct bench_panel *panel, const char *series, const char
                                                         isfinite(high) && high > y ? high : y};
 }
 
-void bench_panel_rule(struct bench_panel *panel, double y, const char *label)
-{
-    if (!panel)
-        return;
-    free(panel->rule_label);
-    panel->rule = y;
-    panel->rule_label = strdup(label);
-    if (!panel->rule_label)
-        panel->chart->failed = true;
-}
-
 static void free_names(struct bench_names *names)
 {
     for (int i = 0; i < names->count; i++)
@@ -87,9 +67,6 @@ void bench_chart_deinit(struct bench_chart *chart)
         free_names(&p->series);
         free_names(&p->categories);
         free(p->points);
-        free(p->title);
-        free(p->unit);
-        free(p->rule_label);
         free(p);
     }
     *chart = (struct bench_chart){0};

@@ -1,4 +1,4 @@
-/* What a chart is made of; for chart.c and chart_svg.c. */
+/* What a chart is made of; for chart.c and chart_draw.c. */
 #ifndef VF_BENCH_REPORT_CHART_INTERNAL_H
 #define VF_BENCH_REPORT_CHART_INTERNAL_H
 
@@ -17,14 +17,10 @@ struct bench_point {
 struct bench_panel {
     struct bench_chart *chart;
     struct bench_panel *next;
-    enum bench_chart_kind kind;
-    char *title, *unit;
-    bool percent;
+    struct bench_panel_look look;
     struct bench_names series, categories;
     struct bench_point *points;
     size_t point_count;
-    double rule; /* NAN: none */
-    char *rule_label;
 };
 
 #endif

@@ -241,8 +241,7 @@ static enum vf_code write_svg(struct bench_report *r, const char *path, struct v
     }
     cpu_name(cpu, sizeof cpu);
     snprintf(title, sizeof title, "vflow-bench %s", r->name);
-    snprintf(subtitle, sizeof subtitle, "%s, %ld CPUs; medians, strokes from the least to the most",
-             cpu, sysconf(_SC_NPROCESSORS_ONLN));
+    snprintf(subtitle, sizeof subtitle, "%s, %ld CPUs", cpu, sysconf(_SC_NPROCESSORS_ONLN));
     bench_chart_draw(&r->chart, title, subtitle, f);
     bool bad = ferror(f);
     if (fclose(f) != 0 || bad) {

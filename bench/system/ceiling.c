@@ -102,12 +102,14 @@ static void report(struct bench_report *r, const uint32_t *counts, int count, do
     shown[VF_ARRAY_LEN(columns) - 1].title = title;
     bench_report_fact(r, "samples", o->samples);
     bench_report_table(r, "rows", NULL, shown, VF_ARRAY_LEN(shown));
-    struct bench_panel *panel =
-        bench_panel_add(bench_report_chart(r), BENCH_DOTS,
-                        "Read ceiling over threads, every probe a dot", "GB/s", false);
+    struct bench_panel *panel = bench_panel_add(
+        bench_report_chart(r), &(struct bench_panel_look){.kind = BENCH_DOTS,
+                                                          .title = "Read ceiling over threads",
+                                                          .values = "GB/s",
+                                                          .categories = "threads"});
     for (int c = 0; c < count; c++) {
         char name[32];
-        snprintf(name, sizeof name, "%u thread%s", counts[c], counts[c] == 1 ? "" : "s");
+        snprintf(name, sizeof name, "%u", counts[c]);
         for (size_t i = 0; i < n; i++)
             bench_panel_point(panel, "a probe of 256 MiB", name, samples[(size_t)c * n + i], NAN,
                               NAN);

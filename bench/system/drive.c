@@ -116,8 +116,12 @@ static void report_grid(struct bench_report *r, struct grid *g)
         {"depth", "depth", BENCH_INT},        {"gb_per_s", "GB/s", BENCH_2},
         {"gb_per_s_min", "min", BENCH_2},     {"gb_per_s_max", "max", BENCH_2},
         {"latency_ms", "latency ms", BENCH_2}};
-    struct bench_panel *panel = bench_panel_add(bench_report_chart(r), BENCH_LINES,
-                                                "Random reads over queue depth", "GB/s", false);
+    struct bench_panel *panel = bench_panel_add(
+        bench_report_chart(r), &(struct bench_panel_look){.kind = BENCH_LINES,
+                                                          .title = "Random reads, by their size",
+                                                          .values = "GB/s",
+                                                          .categories = "queue depth",
+                                                          .spread = "least to most of the rounds"});
     bench_report_table(r, "rows", NULL, columns, VF_ARRAY_LEN(columns));
     for (size_t s = 0; s < g->size_count; s++)
         for (size_t d = 0; d < DEPTHS; d++) {

@@ -192,7 +192,7 @@ static void add_row(struct bench_report *r, struct bench_panel *panel, const cha
     bench_report_row(r,
                      (struct bench_cell[]){BENCH_STR(name), BENCH_NUM(s.median), BENCH_NUM(s.low),
                                            BENCH_NUM(p10), BENCH_NUM(p90), BENCH_NUM(s.high)});
-    bench_panel_point(panel, "median, p10 to p90", name, s.median, p10, p90);
+    bench_panel_point(panel, "median", name, s.median, p10, p90);
 }
 
 /* With a child of its own; names[pause]. */
@@ -271,8 +271,12 @@ static enum vf_code measure(const struct hop_options *o, struct vf_err *err)
     bench_report_fact(r, "samples", o->samples);
     bench_report_table(r, "rows", NULL, columns, VF_ARRAY_LEN(columns));
     struct bench_panel *panel =
-        bench_panel_add(bench_report_chart(r), BENCH_BARS, "From one process to another, one way",
-                        "microseconds", false);
+        bench_panel_add(bench_report_chart(r),
+                        &(struct bench_panel_look){.kind = BENCH_BARS,
+                                                   .title = "From one process to another, one way",
+                                                   .values = "microseconds",
+                                                   .categories = "hop",
+                                                   .spread = "p10 to p90 of the messages"});
     enum vf_code code =
         us ? VF_OK : vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for %u samples", o->samples);
     if (code == VF_OK)

@@ -241,11 +241,11 @@ static enum vf_code draw(const struct vf_plan *plan, int fd, const char *path, s
             close(copy);
         return vf_err_errno(err, VF_ERR_IO, saved, "%s", path);
     }
-    vf_plan_draw_svg(plan, f);
+    enum vf_code code = vf_plan_draw_svg(plan, f, err);
     bool bad = ferror(f);
-    if (fclose(f) != 0 || bad)
+    if ((fclose(f) != 0 || bad) && code == VF_OK)
         return vf_err_errno(err, VF_ERR_IO, errno, "%s", path);
-    return VF_OK;
+    return code;
 }
 
 static enum vf_code write_svg(const struct vf_plan *plan, const char *path, struct vf_err *err)

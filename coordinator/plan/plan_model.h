@@ -93,6 +93,7 @@ json_t *vf_plan_memory_json(const struct vf_plan *plan, int *bad);
 
 void vf_plan_print_text(const struct vf_plan *plan, FILE *out);
 enum vf_code vf_plan_print_json(const struct vf_plan *plan, FILE *out, struct vf_err *err);
-void vf_plan_draw_svg(const struct vf_plan *plan, FILE *out);
+/* VF_ERR_NO_MEMORY alone; whether the stream took it is the caller's to look at. */
+enum vf_code vf_plan_draw_svg(const struct vf_plan *plan, FILE *out, struct vf_err *err);
 
 #endif

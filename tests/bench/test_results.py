@@ -2,6 +2,7 @@
 numbers, and a drawing that is well-formed XML with marks inside the picture."""
 import math
 import os
+import re
 import xml.etree.ElementTree as ET
 
 import bench
@@ -13,6 +14,7 @@ CFLOW = model("dense", "cflow")
 DUAL = model("dual", num_flows=2, flow_coupling=["query", "mlp_hidden", "mlp_output"])
 MOE = model("moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=128)
 
+SVG_NS = "{http://www.w3.org/2000/svg}"
 OVER = ["speedup", "speedup_min", "speedup_max"]
 # name: (arguments, keys of the object, {table: keys of each row}, keys that may be null or zero)
 COMMANDS = {
@@ -89,22 +91,63 @@ def check_json(name, argv, keys, tables, free):
     return got
 
 
-def check_svg(name, path):
-    """Well-formed, and every mark is a number inside the picture."""
-    root = ET.parse(path).getroot()
-    width, height = float(root.get("width")), float(root.get("height"))
-    marks = [e for e in root.iter() if e.tag.split("}")[1] in ("rect", "circle", "text")]
-    inside = 0
+def near_its_mark(number, marks):
+    """A median's number ends inside its bar's end, or begins right behind its bar's or stroke's."""
+    x, y = float(number.get("x")), float(number.get("y"))
+    return any(abs(x - mx) <= 8 and abs(y - my) <= 12 for mx, my in marks)
+
+
+def ends_of_marks(root):
+    """Where the bars of a chart end, and the strokes that are medians of dots."""
+    for e in root.iter(SVG_NS + "rect"):
+        if e.get("x") and e.get("class").startswith("f"):
+            yield (float(e.get("x")) + float(e.get("width")),
+                   float(e.get("y")) + float(e.get("height")) / 2)
+    for e in root.iter(SVG_NS + "path"):
+        stroke = re.fullmatch(r"M[\d.]+ ([\d.]+)H([\d.]+)", e.get("d"))
+        if stroke and e.get("class") == "ink thick":
+            yield float(stroke.group(2)), float(stroke.group(1))
+
+
+def of_class(root, css):
+    return [t for t in root.iter(SVG_NS + "text") if css in t.get("class").split()]
+
+
+def svg_faults(root, text):
+    marks = [e for e in root.iter() if e.tag[len(SVG_NS):] in ("rect", "circle", "text")]
+    wrong = [] if len(marks) > 5 else ["%d marks" % len(marks)]
     for e in marks:
         if e.get("width") == "100%":
             continue
         x, y = float(e.get("x") or e.get("cx")), float(e.get("y") or e.get("cy"))
-        inside += 0 <= x <= width and 0 <= y <= height
+        if not (0 <= x <= 900 and 0 <= y <= float(root.get("height"))):
+            wrong.append("a mark at %g, %g" % (x, y))
+    if float(root.get("width")) != 900 or "prefers-color-scheme:dark" not in text:
+        wrong.append("not one page wide on light and dark ground")
+    if "nan" in text or "inf" in text.replace("info", ""):
+        wrong.append("a number that isn't finite")
+    panels, titles = of_class(root, "panel"), of_class(root, "axis-title")
+    if len(titles) != 2 * len(panels) or not all(t.text for t in titles):
+        wrong.append("%d panels, %d names of axes" % (len(panels), len(titles)))
+    ends = list(ends_of_marks(root))
+    wrong += ["the median %s stands apart" % n.text for n in of_class(root, "median")
+              if not near_its_mark(n, ends)]
+    spread = [e for e in root.iter(SVG_NS + "path")
+              if e.get("class") == "ink" and not re.search("m0 -3v6$", e.get("d"))]
+    named = [t.text for t in of_class(root, "label") if re.match("p10 to p90|least to most", t.text)]
+    if bool(spread) != bool(named):
+        wrong.append("%d whiskers drawn, %r named" % (len(spread), named))
+    return wrong
+
+
+def check_svg(name, path):
+    """Well-formed, every mark inside one page's width, both axes named, numbers at their marks, and
+    a legend of what is drawn."""
     with open(path) as f:
         text = f.read()
-    ok(root.tag.endswith("svg") and len(marks) > 5 and inside == len(marks) - 1 and
-       "nan" not in text and "inf" not in text.replace("info", ""),
-       "%s draws a picture of %d marks" % (name, len(marks)))
+    wrong = svg_faults(ET.fromstring(text), text)
+    if not ok(not wrong, name + " draws a chart that can be read"):
+        note("; ".join(wrong[:10]))
 
 
 for NAME, (ARGV, KEYS, TABLES, FREE) in COMMANDS.items():

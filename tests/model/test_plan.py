@@ -21,6 +21,7 @@ results = []
 def ok(passed, text):
     results.append(bool(passed))
     print(f"{'ok' if passed else 'not ok'} {len(results)} - {text}")
+    return passed
 
 
 def run(*args, stdout=subprocess.PIPE):
@@ -160,10 +161,79 @@ def test_measured():
     ok(code == 0 and m and 0.05 < float(m.group(1)) < 5000, f"measured: {m and m.group(1)} GB/s")
 
 
-def lane_boxes(root, kind):
-    ns = "{http://www.w3.org/2000/svg}"
-    return [r for r in root.iter(ns + "rect")
-            if r.get("class") == kind and r.find(ns + "title") is not None]
+SVG_NS = "{http://www.w3.org/2000/svg}"
+
+
+def draw(name, config, *args):
+    """The drawing of a config's plan, and the plan itself."""
+    path = write_config(name + ".json", config)
+    code, _, err = run("--config", path, "--bandwidth", "10", "--svg", name + ".svg", *args)
+    assert code == 0, err
+    return ET.parse(name + ".svg").getroot()
+
+
+def boxes(root, kind):
+    return [r for r in root.iter(SVG_NS + "rect")
+            if re.match(rf"op \d+: {kind},", r.findtext(SVG_NS + "title") or "")]
+
+
+def texts(root, css):
+    return [t.text for t in root.iter(SVG_NS + "text") if css in t.get("class").split()]
+
+
+def links(root, css):
+    """Paths of a class that aren't a legend's."""
+    return [p for g in root.iter(SVG_NS + "g") for p in g.iter(SVG_NS + "path")
+            if p.get("class") == css]
+
+
+def page_faults(root):
+    """What keeps a drawing from being read at one page's width on light and dark ground."""
+    wrong = [] if float(root.get("width")) <= 900 else ["a width of " + root.get("width")]
+    height = float(root.get("height"))
+    for e in root.iter():
+        if e.tag == SVG_NS + "rect" and e.get("x"):
+            if float(e.get("x")) < 0 or float(e.get("x")) + float(e.get("width")) > 900.1:
+                wrong.append(f"a box at {e.get('x')} of {e.get('width')}")
+        if e.tag == SVG_NS + "text":
+            size, x = len(e.text or "") * 6, float(e.get("x"))
+            left = x - {"end": size, "middle": size / 2}.get(e.get("text-anchor"), 0)
+            if left < -6 or left + size > 906 or not 0 < float(e.get("y")) < height:
+                wrong.append("outside: " + e.text)
+    style = root.findtext(SVG_NS + "style")
+    if "prefers-color-scheme:dark" not in style:
+        wrong.append("no dark ground")
+    for e in root.iter():
+        if e.get("fill") or e.get("stroke"):
+            wrong.append(f"a colour outside the style sheet: {e.attrib}")
+    views = len(texts(root, "panel"))
+    if texts(root, "axis-title") != ["MB read", "ms at 10 GB/s"] * views:
+        wrong.append("axes without names")
+    return wrong
+
+
+def legend_faults(root):
+    """Entries of the legend for which nothing is drawn, and what is drawn without an entry."""
+    wrong, entries = [], texts(root, "label")
+    kinds = {"attention": "attention", "dense FFN": "dense", "experts": "experts",
+             "router": "route"}
+    strokes = {"attention delay: older residual to attention": "s0 dashed",
+               "dense delay: older residual to FFN": "s1 dashed",
+               "expert delay: routed, being read": "s2 dashed",
+               "expert delay: computed, not yet due": "s2",
+               "value sent to another worker": "s4 dotted thick"}
+    for name, drawn in [(n, boxes(root, k)) for n, k in kinds.items()] + \
+                       [(n, links(root, k)) for n, k in strokes.items()]:
+        if (name in entries) != bool(drawn):
+            wrong.append(f"{name}: {len(drawn)} drawn")
+    return wrong
+
+
+def check_drawing(name, root):
+    wrong = page_faults(root) + legend_faults(root)
+    if not ok(not wrong, name + ": one page wide, axes with names, a legend of what is drawn"):
+        print("# " + "; ".join(wrong[:5]))
+    return texts(root, "panel")
 
 
 def test_svg():
@@ -171,24 +241,32 @@ def test_svg():
                        "--stage-workers", "2")
     ok(code == 0 and os.listdir(".").count("plan.svg") == 1 and
        not [f for f in os.listdir(".") if f.endswith(".tmp")], "one whole file, nothing beside it")
-    root = ET.parse("plan.svg").getroot()
-    counts = {k: len(lane_boxes(root, k)) for k in ("attention", "dense", "experts", "route")}
-    ok(counts == {"attention": 12, "dense": 10, "experts": 12, "route": 12},
-       f"every op is a box in both panels: {counts}")
-    w = [float(b.get("width")) for b in lane_boxes(root, "attention") + lane_boxes(root, "dense")]
-    ok(abs(w[12] / w[0] - 3) < 0.02, "boxes are as wide as their bytes")
-    big = dict(ARCH2, num_hidden_layers=48, dense_delay=3)
-    code, _, _ = run("--config", write_config("deep.json", big), "--bandwidth", "10", "--svg",
-                     "deep.svg", "--stage-workers", "4")
-    root = ET.parse("deep.svg").getroot()
-    right = float(root.get("width"))
-    ns = "{http://www.w3.org/2000/svg}"
-    inside = all(float(r.get("x")) + float(r.get("width")) <= right
-                 for r in root.iter(ns + "rect") if r.get("x"))
-    ok(code == 0 and inside and right < 5200, "48 layers stay inside a bounded width")
-    odd = write_config("a<b&c.json", ARCH2)
-    code, _, _ = run("--config", odd, "--bandwidth", "10", "--svg", "odd.svg")
-    ok(code == 0 and ET.parse("odd.svg").getroot() is not None, "a file name is escaped")
+    wide = dict(ARCH2, vocab_size=256)
+    plain = {k: v for k, v in wide.items() if not re.search("delay|style|expert|moe", k)}
+    four = draw("four", dict(wide, num_hidden_layers=4))
+    counts = {k: len(boxes(four, k)) for k in ("attention", "dense", "experts", "route")}
+    ok(len(check_drawing("four layers", four)) == 2 and
+       counts == {"attention": 8, "dense": 6, "experts": 8, "route": 8},
+       f"two timelines, every op a box in both: {counts}")
+    w = [float(boxes(four, k)[0].get("width")) for k in ("attention", "dense")]
+    ok(abs(w[1] / w[0] - 3) < 0.02, "boxes are as wide as their bytes")
+    deep = draw("deep", dict(ARCH2, num_hidden_layers=48, dense_delay=3), "--stage-workers", "4")
+    titles = check_drawing("48 layers on 4 workers", deep)
+    ok(len(titles) == 4 and titles[1] == titles[3] == "Layers 12 to 15 of it, enlarged" and
+       len(boxes(deep, "attention")) >= 2 * 48 + 2 * 4 and
+       {"dense 12", "dense 13", "dense 14", "dense 15"} <= set(texts(deep, "in")),
+       "48 layers: whole, and four of them by name, around the step to the second worker")
+    late = draw("late", dict(wide, attention_delay=1, num_hidden_layers=16))
+    ok(check_drawing("16 layers with an attention delay", late) and links(late, "s0 dashed"),
+       "an attention delay is drawn")
+    for layers, workers, panels in ((3, 1, 1), (48, 1, 2), (48, 2, 2)):
+        one = draw(f"plain{layers}", dict(plain, num_hidden_layers=layers), "--stage-workers",
+                   str(workers))
+        titles = check_drawing(f"{layers} plain layers, {workers} workers", one)
+        ok(len(titles) == panels and "side by side would take as long" in
+           " ".join(texts(one, "small")), "without a delay there is one timeline, not two alike")
+    odd = draw("a<b&c", ARCH2)
+    ok(texts(odd, "title") == ["a<b&c.json"], "a file name is escaped")
     code, _, err = run("--config", "arch2.json", "--bandwidth", "10", "--svg", "none/plan.svg")
     ok(code == 1 and "none/plan.svg" in err and err.count("\n") == 1, err.strip())
 
