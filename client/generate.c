@@ -39,7 +39,7 @@ static enum vf_code parse_options(int argc, char **argv, struct options *o, stru
     n += vf_generate_options_table(&o->request, opts + n);
     const struct vf_cli cli = {
         .program = PROGRAM,
-        .usage = "--connect ENDPOINT (-p TEXT | --prompt-file FILE | --tokens 1,2,3) [options]",
+        .usage = "-c ENDPOINT (-p TEXT | --prompt-file FILE | --tokens 1,2,3) [options]",
         .summary = "Continues a text on a vflow server.",
         .opts = opts,
         .opt_count = n,

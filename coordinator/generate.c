@@ -62,7 +62,7 @@ static enum vf_code parse(struct options *o, int argc, char **argv, struct vf_er
     opts[n++] = stats;
     const struct vf_cli cli = {
         .program = PROGRAM,
-        .usage = "--model FILE (-p TEXT | --prompt-file FILE | --tokens 1,2,3) [options]",
+        .usage = "-m FILE (-p TEXT | --prompt-file FILE | --tokens 1,2,3) [options]",
         .summary = "Continues a prompt. The continuation alone goes to stdout as it comes, with a "
                    "newline\nat the end; a model without tokenizer prints token ids.",
         .opts = opts,

@@ -1,5 +1,9 @@
 #include "common/base/cli.h"
 
+#include "common/base/cli_help.h"
+#include "common/base/nearest.h"
+#include "common/base/version.h"
+
 #include <ctype.h>
 #include <errno.h>
 #include <limits.h>
@@ -8,32 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-
-static void print_help(const struct vf_cli *cli)
-{
-    printf("usage: %s %s\n\n%s\n\noptions:\n", cli->program, cli->usage, cli->summary);
-    for (size_t i = 0; i < cli->opt_count; i++) {
-        const struct vf_opt *o = &cli->opts[i];
-        char left[96], short_part[8] = "";
-        if (o->short_name)
-            snprintf(short_part, sizeof short_part, "-%c, ", o->short_name);
-        if (o->type == VF_OPT_CHOICE) {
-            int n = snprintf(left, sizeof left, "%s--%s ", short_part, o->name);
-            for (int k = 0; o->choices[k] && n < (int)sizeof left; k++)
-                n += snprintf(left + n, sizeof left - (size_t)n, "%s%s", k ? "|" : "",
-                              o->choices[k]);
-        } else {
-            snprintf(left, sizeof left, "%s--%s%s%s", short_part, o->name, o->metavar ? " " : "",
-                     o->metavar ? o->metavar : "");
-        }
-        if (strlen(left) > 28)
-            printf("  %s\n  %-28s  %s\n", left, "", o->help);
-        else
-            printf("  %-28s  %s\n", left, o->help);
-    }
-    printf("  %-28s  %s\n  %-28s  %s\n", "--help", "print this and exit", "--version",
-           "print the version and exit");
-}
 
 static const struct vf_opt *find_opt(const struct vf_cli *cli, const char *name, size_t len)
 {
@@ -163,7 +141,12 @@ static enum vf_code set_choice(const struct vf_opt *o, const char *text, struct 
         size_t n = strlen(allowed);
         snprintf(allowed + n, sizeof allowed - n, "%s%s", k ? ", " : "", o->choices[k]);
     }
-    return vf_err_set(err, VF_ERR_USAGE, "--%s: '%s' found, allowed: %s", o->name, text, allowed);
+    struct vf_nearest nearest = vf_nearest_begin(text, strlen(text));
+    char hint[96];
+    for (int k = 0; o->choices[k]; k++)
+        vf_nearest_try(&nearest, o->choices[k]);
+    return vf_err_set(err, VF_ERR_USAGE, "--%s: '%s' found, allowed: %s%s", o->name, text, allowed,
+                      vf_nearest_hint(&nearest, "", hint, sizeof hint));
 }
 
 static enum vf_code set_value(const struct vf_opt *o, const char *text, struct vf_err *err)
@@ -213,6 +196,18 @@ static bool count_cluster(const struct vf_opt *o, const char *arg)
     return true;
 }
 
+static enum vf_code refuse_option(const struct vf_cli *cli, const char *arg, struct vf_err *err)
+{
+    char hint[96] = "";
+    if (arg[1] == '-') {
+        struct vf_nearest nearest = vf_nearest_begin(arg + 2, strcspn(arg + 2, "="));
+        for (size_t i = 0; i < cli->opt_count; i++)
+            vf_nearest_try(&nearest, cli->opts[i].name);
+        vf_nearest_hint(&nearest, "--", hint, sizeof hint);
+    }
+    return vf_err_set(err, VF_ERR_USAGE, "unknown option '%s'%s", arg, hint);
+}
+
 /* Handles argv[*i] when it is an option; advances *i over its value. */
 static enum vf_code parse_option(const struct vf_cli *cli, int argc, char **argv, int *i,
                                  struct vf_err *err)
@@ -232,7 +227,7 @@ static enum vf_code parse_option(const struct vf_cli *cli, int argc, char **argv
             value = arg + 2;
     }
     if (!o)
-        return vf_err_set(err, VF_ERR_USAGE, "unknown option '%s'", arg);
+        return refuse_option(cli, arg, err);
     if (!takes_value(o) && value)
         return vf_err_set(err, VF_ERR_USAGE, "--%s takes no value, found '%s'", o->name, value);
     if (takes_value(o) && !value) {
@@ -244,6 +239,19 @@ static enum vf_code parse_option(const struct vf_cli *cli, int argc, char **argv
     return set_value(o, value, err);
 }
 
+/* --help in one of its shapes, and --version: printed, and the program ends. */
+static void answer(const struct vf_cli *cli, const char *arg)
+{
+    bool short_help = strcmp(arg, "-h") == 0 && !find_short(cli, 'h');
+    const char *shape = strncmp(arg, "--help=", 7) == 0 ? arg + 7 : NULL;
+    if ((short_help || shape || strcmp(arg, "--help") == 0) && vf_cli_print(cli, shape))
+        exit(0);
+    if (strcmp(arg, "--version") == 0) {
+        vf_version_print(cli->program);
+        exit(0);
+    }
+}
+
 enum vf_code vf_cli_parse(const struct vf_cli *cli, int argc, char **argv, const char **positional,
                           int *positional_count, struct vf_err *err)
 {
@@ -253,13 +261,8 @@ enum vf_code vf_cli_parse(const struct vf_cli *cli, int argc, char **argv, const
         const char *arg = argv[i];
         if (!options_ended && strcmp(arg, "--") == 0) {
             options_ended = true;
-        } else if (!options_ended && strcmp(arg, "--help") == 0) {
-            print_help(cli);
-            exit(0);
-        } else if (!options_ended && strcmp(arg, "--version") == 0) {
-            printf("%s %s\n", cli->program, VFLOW_VERSION);
-            exit(0);
         } else if (!options_ended && arg[0] == '-' && arg[1]) {
+            answer(cli, arg);
             enum vf_code code = parse_option(cli, argc, argv, &i, err);
             if (code != VF_OK)
                 return code;

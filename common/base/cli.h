@@ -51,7 +51,8 @@ struct vf_cli {
 };
 
 /* Parses argv[1..argc). Positional words are stored into positional[0..*positional_count).
- * --help and --version print to stdout and exit(0). */
+ * --help (-h, where no option has that letter), --help=man, --help=words and --version print to
+ * stdout and exit(0). */
 enum vf_code vf_cli_parse(const struct vf_cli *cli, int argc, char **argv, const char **positional,
                           int *positional_count, struct vf_err *err);
 

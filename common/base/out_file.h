@@ -2,10 +2,10 @@
  *
  * A reader of the name sees what was there before or all of the new file, never a part. A symbolic
  * link keeps being one: the file it leads to is replaced. Only regular files are replaced; a
- * device, a pipe, a socket or a directory under the name is refused. The new file has the mode of the
- * one it replaces, and its owner and group where the user may give them away. Until the commit the
- * bytes lie in "<name>.part-<hex>", locked; what a killed process leaves of that kind is removed by
- * the next one that writes the same name, which says so. Used by one thread.
+ * device, a pipe, a socket or a directory under the name is refused. The new file has the mode of
+ * the one it replaces, and its owner and group where the user may give them away. Until the commit
+ * the bytes lie in "<name>.part-<hex>", locked; what a killed process leaves of that kind is
+ * removed by the next one that writes the same name, which says so. Used by one thread.
  */
 #ifndef VF_COMMON_BASE_OUT_FILE_H
 #define VF_COMMON_BASE_OUT_FILE_H

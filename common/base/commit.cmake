@@ -1,0 +1,17 @@
+# Writes OUT, a header with the commit of SOURCE; leaves it alone when that is the same.
+set(commit "unknown")
+find_package(Git QUIET)
+if(GIT_FOUND)
+  execute_process(COMMAND ${GIT_EXECUTABLE} -C ${SOURCE} describe --always --dirty --abbrev=12 --exclude=*
+                  OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
+  if(NOT failed)
+    set(commit "${found}")
+  endif()
+endif()
+set(text "#define VFLOW_COMMIT \"${commit}\"\n")
+if(EXISTS ${OUT})
+  file(READ ${OUT} before)
+endif()
+if(NOT "${before}" STREQUAL "${text}")
+  file(WRITE ${OUT} "${text}")
+endif()
