@@ -26,7 +26,7 @@ static uint32_t stripes_at_a_time(const struct vf_executor *ex, const struct mat
 {
     bool integers =
         ex->p.q8 && !mm->exact_f32 && (mm->m.quant == VF_QUANT_Q4 || mm->m.quant == VF_QUANT_Q8);
-    return integers ? (uint32_t)vf_max_u64(ex->p.kernels->stripes_q8 / mm->acts.n_col, 1) : 1;
+    return integers ? vf_stripes_q8(ex->p.kernels, mm->acts.n_col) : 1;
 }
 
 static void run_matmul(const struct region_job *job, uint32_t begin, uint32_t end, uint32_t thread)

@@ -81,6 +81,9 @@ struct vf_attn_args {
     size_t out_stride;
 };
 
+/* More columns than these read one stripe at a time. */
+#define VF_STRIPES_COLS 4u
+
 struct vf_kernels {
     const char *name; /* "scalar", "avx2", "avx512", "avx512vnni"; tests: "avx512-emulated", ... */
 
@@ -88,9 +91,9 @@ struct vf_kernels {
     vf_matmul_fn *matmul_q8[VF_QUANT_COUNT];  /* q4, q8 read acts->q; f16, f32 entries are the
                                                  matmul_f32 ones: they have no integer form */
 
-    /* With one column matmul_q8 of q4 and q8 reads so many stripes of 128 rows side by side where
-     * it is given so many (a power of two; n columns: an n-th of them). */
-    uint32_t stripes_q8;
+    /* Of how many stripes of 128 rows matmul_q8 of q4 and q8 reads a record in turn, where it is
+     * given so many: of n columns vf_stripes_q8(), a power of two. */
+    uint8_t stripes_q8[VF_STRIPES_COLS + 1];
 
     /* n is a multiple of 32: q, scale, sum per group of 32. scale = max|x| / 127 (f32),
      * q = rint(x / scale) half to even in [-127, 127]; a group of zeros has scale 0, q 0. A group
@@ -143,6 +146,11 @@ enum vf_kernel_tier {
     VF_KERNEL_AVX512_VNNI,
     VF_KERNEL_TIER_COUNT
 };
+
+static inline uint32_t vf_stripes_q8(const struct vf_kernels *k, uint32_t n_col)
+{
+    return n_col <= VF_STRIPES_COLS ? k->stripes_q8[n_col] : 1;
+}
 
 /* The table of a tier; AUTO picks the best this CPU (and OS) has. A tier the CPU lacks is
  * VF_ERR_UNSUPPORTED, naming what is missing, unless the environment variable

@@ -51,6 +51,11 @@ static ALWAYS_INLINE __m256 add_scaled(__m256i dot, __m256 weight_scale, float s
     return _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), both, acc);
 }
 
+/* Columns times stripes whose sums are in registers. */
+#define SUMS_AT_A_TIME 4u
+
+static const uint8_t stripes[VF_STRIPES_COLS + 1] = {1, 4, 2, 1, 1};
+
 /* Sums in registers: so many columns of so many stripes. Constants where it is compiled. */
 struct tile {
     uint32_t stripes, cols;
@@ -232,8 +237,8 @@ static void matmul_q4_q8(const struct vf_matrix *m, const struct vf_acts *acts, 
     if (panel_pays(VF_QUANT_Q4, acts->n_col))
         panel_matmul(VF_QUANT_Q4, m, acts, rb_begin, rb_end, y, y_stride);
     else
-        walk_matrix(m, acts, rb_begin, rb_end,
-                    (struct walk){span_q4, SUMS_AT_A_TIME, SUMS_AT_A_TIME}, y, y_stride);
+        walk_matrix(m, acts, rb_begin, rb_end, (struct walk){span_q4, SPAN_COLS, stripes}, y,
+                    y_stride);
 }
 
 static void matmul_q8_q8(const struct vf_matrix *m, const struct vf_acts *acts, uint32_t rb_begin,
@@ -242,8 +247,8 @@ static void matmul_q8_q8(const struct vf_matrix *m, const struct vf_acts *acts, 
     if (panel_pays(VF_QUANT_Q8, acts->n_col))
         panel_matmul(VF_QUANT_Q8, m, acts, rb_begin, rb_end, y, y_stride);
     else
-        walk_matrix(m, acts, rb_begin, rb_end,
-                    (struct walk){span_q8, SUMS_AT_A_TIME, SUMS_AT_A_TIME}, y, y_stride);
+        walk_matrix(m, acts, rb_begin, rb_end, (struct walk){span_q8, SPAN_COLS, stripes}, y,
+                    y_stride);
 }
 
 void vf_kernels_fill_avx2(struct vf_kernels *table)
@@ -252,7 +257,7 @@ void vf_kernels_fill_avx2(struct vf_kernels *table)
     fill_vector_kernels(table);
     fill_matmul_f32(table);
     table->attention_block = attention_block;
-    table->stripes_q8 = SUMS_AT_A_TIME;
+    memcpy(table->stripes_q8, stripes, sizeof stripes);
     table->matmul_q8[VF_QUANT_Q8] = matmul_q8_q8;
     table->matmul_q8[VF_QUANT_Q4] = matmul_q4_q8;
 }

@@ -69,90 +69,58 @@ static ALWAYS_INLINE void panel_unpack(enum vf_quant quant, const uint8_t *body,
 
 /* ---- few columns ---- */
 
-static inline __m512i dot_nibbles(const __m512i *w, const int8_t *q)
+static ALWAYS_INLINE __m512i dot_nibbles(const __m512i *w, const int8_t *q)
 {
     __m512i pairs = _mm512_maddubs_epi16(w[0], four_codes(q));
-#pragma GCC unroll 7
+    UNROLLED
     for (uint32_t j = 1; j < 8; j++)
-        pairs = _mm512_add_epi16(pairs, _mm512_maddubs_epi16(w[j], four_codes(q + 4 * j)));
+        pairs =
+            panel_pin(_mm512_add_epi16(pairs, _mm512_maddubs_epi16(w[j], four_codes(q + 4 * j))));
     return _mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
-}
-
-static void span_q4(const struct span *span, float (*acc)[LANES])
-{
-    const uint8_t *record = span->record;
-    for (uint32_t i = 0; i < span->group_count; i++) {
-        __m512i w[8];
-        prefetch_record(record, vf_record_bytes(VF_QUANT_Q4));
-        unpack_nibble_bytes(record + SCALES_BYTES, w);
-        lanes scale = lanes_load_f16(record);
-        for (uint32_t c = 0; c < span->col_count; c++) {
-            struct codes codes = codes_at(span, c, i);
-            __m512i bias = _mm512_set1_epi32(8 * codes.sum);
-            add_scaled(_mm512_sub_epi32(dot_nibbles(w, codes.q), bias), scale, codes.scale, acc[c]);
-        }
-        record += vf_record_bytes(VF_QUANT_Q4);
-    }
 }
 
 /* AVX-512 has no sign instruction: codes change sign under a mask of the negative weights. A
  * zero weight needs no mask, its magnitude is zero. */
-static inline __m512i dot_bytes(const uint8_t *body, const int8_t *q)
+static ALWAYS_INLINE __m512i dot_bytes(const __m512i *w, const int8_t *q)
 {
     __m512i sum = _mm512_setzero_si512();
-#pragma GCC unroll 8
+    UNROLLED
     for (uint32_t j = 0; j < 8; j++) {
-        __m512i w = _mm512_loadu_si512(body + 64 * j);
         __m512i codes = four_codes(q + 4 * j);
-        codes = _mm512_mask_sub_epi8(codes, _mm512_movepi8_mask(w), _mm512_setzero_si512(), codes);
-        __m512i pairs = _mm512_maddubs_epi16(_mm512_abs_epi8(w), codes);
+        codes =
+            _mm512_mask_sub_epi8(codes, _mm512_movepi8_mask(w[j]), _mm512_setzero_si512(), codes);
+        __m512i pairs = _mm512_maddubs_epi16(_mm512_abs_epi8(w[j]), codes);
         sum = _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
     }
     return sum;
 }
 
-static void span_q8(const struct span *span, float (*acc)[LANES])
+static ALWAYS_INLINE void record_unpack(enum vf_quant quant, const uint8_t *body, __m512i *w)
 {
-    const uint8_t *record = span->record;
-    for (uint32_t i = 0; i < span->group_count; i++) {
-        prefetch_record(record, vf_record_bytes(VF_QUANT_Q8));
-        lanes scale = lanes_load_f16(record);
-        for (uint32_t c = 0; c < span->col_count; c++) {
-            struct codes codes = codes_at(span, c, i);
-            add_scaled(dot_bytes(record + SCALES_BYTES, codes.q), scale, codes.scale, acc[c]);
-        }
-        record += vf_record_bytes(VF_QUANT_Q8);
+    if (quant == VF_QUANT_Q4) {
+        unpack_nibble_bytes(body, w);
+        return;
     }
+    for (uint32_t j = 0; j < 8; j++)
+        w[j] = _mm512_loadu_si512(body + 64 * j);
 }
 
-static void matmul_q4_q8(const struct vf_matrix *m, const struct vf_acts *acts, uint32_t rb_begin,
-                         uint32_t rb_end, float *y, size_t y_stride)
+static ALWAYS_INLINE __m512i record_dot(enum vf_quant quant, const __m512i *w, const int8_t *q,
+                                        int32_t sum)
 {
-    if (panel_pays(VF_QUANT_Q4, acts->n_col))
-        panel_matmul(VF_QUANT_Q4, m, acts, rb_begin, rb_end, y, y_stride);
-    else
-        walk_matrix(m, acts, rb_begin, rb_end, (struct walk){span_q4, SUMS_AT_A_TIME, 1}, y,
-                    y_stride);
+    if (quant == VF_QUANT_Q4)
+        return _mm512_sub_epi32(dot_nibbles(w, q), _mm512_set1_epi32(8 * sum));
+    return dot_bytes(w, q);
 }
 
-static void matmul_q8_q8(const struct vf_matrix *m, const struct vf_acts *acts, uint32_t rb_begin,
-                         uint32_t rb_end, float *y, size_t y_stride)
-{
-    if (panel_pays(VF_QUANT_Q8, acts->n_col))
-        panel_matmul(VF_QUANT_Q8, m, acts, rb_begin, rb_end, y, y_stride);
-    else
-        walk_matrix(m, acts, rb_begin, rb_end, (struct walk){span_q8, SUMS_AT_A_TIME, 1}, y,
-                    y_stride);
-}
+#include "common/kernels/lanes_span_avx512.h"
 
 static void fill(struct vf_kernels *table)
 {
     fill_vector_kernels(table);
     fill_matmul_f32(table);
     table->attention_block = attention_block;
-    table->stripes_q8 = 1;
-    table->matmul_q8[VF_QUANT_Q8] = matmul_q8_q8;
-    table->matmul_q8[VF_QUANT_Q4] = matmul_q4_q8;
+    fill_matmul_q8(table);
 }
 
 #ifdef VF_EMULATE_AVX512

@@ -53,73 +53,31 @@ static ALWAYS_INLINE void panel_unpack(enum vf_quant quant, const uint8_t *body,
 
 /* ---- few columns ---- */
 
-static void span_q4(const struct span *span, float (*acc)[LANES])
+static ALWAYS_INLINE void record_unpack(enum vf_quant quant, const uint8_t *body, __m512i *w)
 {
-    const uint8_t *record = span->record;
-    for (uint32_t i = 0; i < span->group_count; i++) {
-        __m512i w[8];
-        prefetch_record(record, vf_record_bytes(VF_QUANT_Q4));
-        unpack_nibble_bytes(record + SCALES_BYTES, w);
-        lanes scale = lanes_load_f16(record);
-        for (uint32_t c = 0; c < span->col_count; c++) {
-            struct codes codes = codes_at(span, c, i);
-            __m512i dot = _mm512_set1_epi32(-8 * codes.sum);
-#pragma GCC unroll 8
-            for (uint32_t j = 0; j < 8; j++)
-                dot = _mm512_dpbusd_epi32(dot, w[j], four_codes(codes.q + 4 * j));
-            add_scaled(dot, scale, codes.scale, acc[c]);
-        }
-        record += vf_record_bytes(VF_QUANT_Q4);
+    if (quant == VF_QUANT_Q4) {
+        unpack_nibble_bytes(body, w);
+        return;
     }
+    for (uint32_t j = 0; j < 8; j++)
+        w[j] = _mm512_xor_si512(_mm512_loadu_si512(body + 64 * j), _mm512_set1_epi8(INT8_MIN));
 }
 
-static void span_q8(const struct span *span, float (*acc)[LANES])
+static ALWAYS_INLINE __m512i record_dot(enum vf_quant quant, const __m512i *w, const int8_t *q,
+                                        int32_t sum)
 {
-    const uint8_t *record = span->record;
-    for (uint32_t i = 0; i < span->group_count; i++) {
-        __m512i w[8];
-        prefetch_record(record, vf_record_bytes(VF_QUANT_Q8));
-        for (uint32_t j = 0; j < 8; j++)
-            w[j] = _mm512_xor_si512(_mm512_loadu_si512(record + SCALES_BYTES + 64 * j),
-                                    _mm512_set1_epi8(INT8_MIN));
-        lanes scale = lanes_load_f16(record);
-        for (uint32_t c = 0; c < span->col_count; c++) {
-            struct codes codes = codes_at(span, c, i);
-            __m512i dot = _mm512_set1_epi32(-128 * codes.sum);
-#pragma GCC unroll 8
-            for (uint32_t j = 0; j < 8; j++)
-                dot = _mm512_dpbusd_epi32(dot, w[j], four_codes(codes.q + 4 * j));
-            add_scaled(dot, scale, codes.scale, acc[c]);
-        }
-        record += vf_record_bytes(VF_QUANT_Q8);
-    }
+    __m512i dot = _mm512_set1_epi32((quant == VF_QUANT_Q4 ? -8 : -128) * sum);
+    UNROLLED
+    for (uint32_t j = 0; j < 8; j++)
+        dot = _mm512_dpbusd_epi32(dot, w[j], four_codes(q + 4 * j));
+    return dot;
 }
 
-static void matmul_q4_q8(const struct vf_matrix *m, const struct vf_acts *acts, uint32_t rb_begin,
-                         uint32_t rb_end, float *y, size_t y_stride)
-{
-    if (panel_pays(VF_QUANT_Q4, acts->n_col))
-        panel_matmul(VF_QUANT_Q4, m, acts, rb_begin, rb_end, y, y_stride);
-    else
-        walk_matrix(m, acts, rb_begin, rb_end, (struct walk){span_q4, SUMS_AT_A_TIME, 1}, y,
-                    y_stride);
-}
-
-static void matmul_q8_q8(const struct vf_matrix *m, const struct vf_acts *acts, uint32_t rb_begin,
-                         uint32_t rb_end, float *y, size_t y_stride)
-{
-    if (panel_pays(VF_QUANT_Q8, acts->n_col))
-        panel_matmul(VF_QUANT_Q8, m, acts, rb_begin, rb_end, y, y_stride);
-    else
-        walk_matrix(m, acts, rb_begin, rb_end, (struct walk){span_q8, SUMS_AT_A_TIME, 1}, y,
-                    y_stride);
-}
+#include "common/kernels/lanes_span_avx512.h"
 
 static void fill(struct vf_kernels *table)
 {
-    table->stripes_q8 = 1;
-    table->matmul_q8[VF_QUANT_Q8] = matmul_q8_q8;
-    table->matmul_q8[VF_QUANT_Q4] = matmul_q4_q8;
+    fill_matmul_q8(table);
 }
 
 #ifdef VF_EMULATE_AVX512

@@ -408,7 +408,7 @@ void vf_kernels_fill_scalar(struct vf_kernels *table)
                       [VF_QUANT_F16] = matmul_plain_f32,
                       [VF_QUANT_Q8] = matmul_q8,
                       [VF_QUANT_Q4] = matmul_q8},
-        .stripes_q8 = 1,
+        .stripes_q8 = {1, 1, 1, 1, 1},
         .quantize_q8 = quantize_q8,
         .rmsnorm = rmsnorm,
         .rope = rope,

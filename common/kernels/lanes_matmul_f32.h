@@ -160,7 +160,7 @@ static void matmul_f32(const struct vf_matrix *m, const struct vf_acts *acts, ui
         [VF_QUANT_Q8] = span_q8_f32,
         [VF_QUANT_Q4] = span_q4_f32,
     };
-    struct walk walk = {span[m->quant], WALK_COLS, 1};
+    struct walk walk = {span[m->quant], WALK_COLS, NULL};
     walk_matrix(m, acts, rb_begin, rb_end, walk, y, y_stride);
 }
 

@@ -1,7 +1,7 @@
 /* The walk over a matrix that every vector matmul shares; lanes are a record's rows.
  *
  * A stripe is read strictly in memory order: its tiles left to right, in a tile the row blocks top
- * to bottom. With a column or two some tiers read up to four stripes side by side, a record of
+ * to bottom. With few columns the vector tiers read up to four stripes side by side, a record of
  * each in turn: a core's own prefetchers follow a stream only to the end of a page, and several
  * streams keep more reads under way. The sums of up to eight row blocks wait in a small array
  * between tiles. A tile serves up to WALK_COLS activation columns before the next one is read, as
@@ -16,8 +16,9 @@
 #include <string.h>
 
 #define WALK_COLS 16u
-/* Of the integer spans: columns of a pass, and columns times stripes in registers. */
-#define SUMS_AT_A_TIME  4u
+/* Columns of a pass over an integer span. */
+#define SPAN_COLS 4u
+_Static_assert(SPAN_COLS >= VF_STRIPES_COLS, "several stripes take all their columns in one pass");
 #define TILE_ROW_BLOCKS (VF_TILE_ROWS / VF_RECORD_ROWS)
 #define TILE_COL_GROUPS (VF_TILE_COLS / VF_RECORD_COLS)
 /* Far enough to hide a memory access, near enough not to be evicted before use. A build may set
@@ -44,7 +45,8 @@ typedef void span_fn(const struct span *span, float (*acc)[LANES]);
 struct walk {
     span_fn *add_span;
     uint32_t span_cols; /* columns per pass over a span */
-    uint32_t stripes;   /* most stripes side by side, with one column; a power of two */
+    /* As in the kernels' table, stripes side by side by columns; NULL: always one. */
+    const uint8_t *stripes;
 };
 
 static inline uint32_t smaller(uint32_t a, uint32_t b)
@@ -120,8 +122,9 @@ static inline void walk_band(struct band *b, const struct walk *w, float *y, siz
 static inline uint32_t stripes_side_by_side(const struct walk *w, uint32_t n_col, uint32_t rb,
                                             uint32_t rb_end)
 {
-    uint32_t stripes = rb % TILE_ROW_BLOCKS == 0 ? w->stripes : 1;
-    while (stripes > 1 && (stripes * n_col > w->stripes || rb + stripes * TILE_ROW_BLOCKS > rb_end))
+    bool several = w->stripes && n_col <= VF_STRIPES_COLS && rb % TILE_ROW_BLOCKS == 0;
+    uint32_t stripes = several ? w->stripes[n_col] : 1;
+    while (stripes > 1 && rb + stripes * TILE_ROW_BLOCKS > rb_end)
         stripes /= 2;
     return stripes;
 }
