@@ -320,22 +320,13 @@ enum vf_code vf_loads_turn(struct vf_loads *l, uint32_t *starved, struct vf_err 
     return code;
 }
 
-enum vf_code vf_loads_order(struct vf_loads *l, const struct vf_cache_order *order,
-                            struct vf_err *err)
+void vf_loads_order(struct vf_loads *l, const struct vf_cache_order *order)
 {
     struct load *load = find_load(l, order->ref);
     if (load)
         raise_load(l, load, order); /* and the cache is told in its turn */
-    switch (vf_orders_put(l->orders, order)) {
-    case VF_ORDERS_MERGED:
+    if (vf_orders_put(l->orders, order) == VF_ORDERS_MERGED)
         vf_expert_cache_count_merged(l->cache, l->index);
-        return VF_OK;
-    case VF_ORDERS_NO_MEMORY:
-        return vf_err_set(err, VF_ERR_NO_MEMORY, "fetch orders: out of memory");
-    case VF_ORDERS_NEW:
-        break;
-    }
-    return VF_OK;
 }
 
 int vf_loads_wait_ms(const struct vf_loads *l)

@@ -53,8 +53,7 @@ int vf_loads_fd(const struct vf_loads *l);
 int vf_loads_wait_ms(const struct vf_loads *l);
 
 /* Takes an order for one of this worker's experts; the reading begins with the next turn. */
-enum vf_code vf_loads_order(struct vf_loads *l, const struct vf_cache_order *order,
-                            struct vf_err *err);
+void vf_loads_order(struct vf_loads *l, const struct vf_cache_order *order);
 /* Takes completions and starts what can be started. *starved: as in vf_expert_cache_finish. */
 enum vf_code vf_loads_turn(struct vf_loads *l, uint32_t *starved, struct vf_err *err);
 

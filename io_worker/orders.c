@@ -1,42 +1,20 @@
-/* A binary heap of orders, with each expert's place in it for merging and taking. */
+/* The orders by their expert's key, and a heap of the keys that have one. */
 #include "io_worker/orders.h"
 
+#include "common/base/index_heap.h"
+
 #include <stdlib.h>
-#include <string.h>
 
 struct vf_orders {
     uint32_t layer_count, expert_count;
-    struct vf_cache_order *heap;
-    uint32_t count, capacity;
-    uint32_t *place_plus1; /* [layers * experts], 0: not in the heap */
+    /* All [layers * experts]; memory that no order has used yet is none. */
+    struct vf_cache_order *orders;
+    uint32_t *items, *places; /* the heap's */
+    uint32_t count;
+    struct vf_index_heap heap;
 };
 
-enum vf_code vf_orders_create(uint32_t layer_count, uint32_t expert_count, struct vf_orders **out,
-                              struct vf_err *err)
-{
-    *out = NULL;
-    struct vf_orders *q = calloc(1, sizeof *q);
-    uint32_t *places = calloc((size_t)layer_count * expert_count, sizeof *places);
-    if (!q || !places) {
-        free(q);
-        free(places);
-        return vf_err_set(err, VF_ERR_NO_MEMORY, "fetch orders: out of memory");
-    }
-    q->layer_count = layer_count;
-    q->expert_count = expert_count;
-    q->place_plus1 = places;
-    *out = q;
-    return VF_OK;
-}
-
-void vf_orders_destroy(struct vf_orders *q)
-{
-    if (!q)
-        return;
-    free(q->heap);
-    free(q->place_plus1);
-    free(q);
-}
+/* ---- which one goes first ------------------------------------------------------------------ */
 
 static int class_of(const struct vf_cache_order *o)
 {
@@ -74,103 +52,93 @@ static bool comes_before(const struct vf_cache_order *a, const struct vf_cache_o
                                         : a->ref.expert < b->ref.expert;
 }
 
-static uint32_t *place_of(const struct vf_orders *q, struct vf_expert_ref ref)
+static bool key_before(const void *ctx, uint32_t a, uint32_t b)
+{
+    const struct vf_orders *q = ctx;
+    return comes_before(&q->orders[a], &q->orders[b]);
+}
+
+/* ---- life ---------------------------------------------------------------------------------- */
+
+static uint32_t *place_of(void *ctx, uint32_t key)
+{
+    return &((struct vf_orders *)ctx)->places[key];
+}
+
+enum vf_code vf_orders_create(uint32_t layer_count, uint32_t expert_count, struct vf_orders **out,
+                              struct vf_err *err)
+{
+    *out = NULL;
+    struct vf_orders *q = calloc(1, sizeof *q);
+    if (!q)
+        return vf_err_set(err, VF_ERR_NO_MEMORY, "fetch orders: out of memory");
+    uint32_t keys = layer_count * expert_count;
+    q->layer_count = layer_count;
+    q->expert_count = expert_count;
+    q->orders = calloc(keys, sizeof *q->orders);
+    q->items = calloc(keys, sizeof *q->items);
+    q->places = calloc(keys, sizeof *q->places);
+    q->heap = (struct vf_index_heap){.items = q->items,
+                                     .count = &q->count,
+                                     .capacity = keys,
+                                     .item_limit = keys,
+                                     .before = key_before,
+                                     .place = place_of,
+                                     .ctx = q};
+    if (!q->orders || !q->items || !q->places) {
+        vf_orders_destroy(q);
+        return vf_err_set(err, VF_ERR_NO_MEMORY, "fetch orders: out of memory");
+    }
+    *out = q;
+    return VF_OK;
+}
+
+void vf_orders_destroy(struct vf_orders *q)
+{
+    if (!q)
+        return;
+    free(q->orders);
+    free(q->items);
+    free(q->places);
+    free(q);
+}
+
+/* ---- the queue ----------------------------------------------------------------------------- */
+
+static uint32_t key_of(const struct vf_orders *q, struct vf_expert_ref ref)
 {
     VF_ASSERT(ref.layer < q->layer_count && ref.expert < q->expert_count);
-    return &q->place_plus1[(size_t)ref.layer * q->expert_count + ref.expert];
-}
-
-static void set_at(struct vf_orders *q, uint32_t i, struct vf_cache_order e)
-{
-    q->heap[i] = e;
-    *place_of(q, e.ref) = i + 1;
-}
-
-static void sift_up(struct vf_orders *q, uint32_t i)
-{
-    struct vf_cache_order e = q->heap[i];
-    for (; i > 0 && comes_before(&e, &q->heap[(i - 1) / 2]); i = (i - 1) / 2)
-        set_at(q, i, q->heap[(i - 1) / 2]);
-    set_at(q, i, e);
-}
-
-static void sift_down(struct vf_orders *q, uint32_t i)
-{
-    struct vf_cache_order e = q->heap[i];
-    for (;;) {
-        uint32_t child = 2 * i + 1;
-        if (child >= q->count)
-            break;
-        if (child + 1 < q->count && comes_before(&q->heap[child + 1], &q->heap[child]))
-            child++;
-        if (!comes_before(&q->heap[child], &e))
-            break;
-        set_at(q, i, q->heap[child]);
-        i = child;
-    }
-    set_at(q, i, e);
-}
-
-static bool grow(struct vf_orders *q)
-{
-    if (q->count < q->capacity)
-        return true;
-    uint32_t capacity = q->capacity ? q->capacity * 2 : 64;
-    struct vf_cache_order *heap = realloc(q->heap, capacity * sizeof *heap);
-    if (!heap)
-        return false;
-    q->heap = heap;
-    q->capacity = capacity;
-    return true;
-}
-
-/* Only ever makes the entry more urgent, so it can only move up. */
-static void merge(struct vf_orders *q, uint32_t i, const struct vf_cache_order *order)
-{
-    vf_order_merge(&q->heap[i], order);
-    sift_up(q, i);
+    return ref.layer * q->expert_count + ref.expert;
 }
 
 enum vf_orders_put vf_orders_put(struct vf_orders *q, const struct vf_cache_order *order)
 {
-    uint32_t place = *place_of(q, order->ref);
-    if (place) {
-        merge(q, place - 1, order);
+    uint32_t key = key_of(q, order->ref);
+    if (q->places[key]) {
+        vf_order_merge(&q->orders[key], order);
+        vf_index_heap_update(&q->heap, key);
         return VF_ORDERS_MERGED;
     }
-    if (!grow(q))
-        return VF_ORDERS_NO_MEMORY;
-    q->heap[q->count] = *order;
-    sift_up(q, q->count++);
+    q->orders[key] = *order;
+    vf_index_heap_add(&q->heap, key);
     return VF_ORDERS_NEW;
 }
 
-uint32_t vf_orders_count(const struct vf_orders *q)
+const struct vf_cache_order *vf_orders_first(struct vf_orders *q)
 {
-    return q->count;
-}
-
-const struct vf_cache_order *vf_orders_first(const struct vf_orders *q)
-{
-    return q->count ? &q->heap[0] : NULL;
+    uint32_t key;
+    return vf_index_heap_first(&q->heap, &key) ? &q->orders[key] : NULL;
 }
 
 const struct vf_cache_order *vf_orders_find(const struct vf_orders *q, struct vf_expert_ref ref)
 {
-    uint32_t place = *place_of(q, ref);
-    return place ? &q->heap[place - 1] : NULL;
+    uint32_t key = key_of(q, ref);
+    return q->places[key] ? &q->orders[key] : NULL;
 }
 
-/* The last one fills the gap; it may belong above it, or below. */
 void vf_orders_take(struct vf_orders *q, struct vf_expert_ref ref)
 {
-    uint32_t place = *place_of(q, ref);
-    VF_ASSERT(place > 0);
-    *place_of(q, ref) = 0;
-    uint32_t i = place - 1;
-    if (i == --q->count)
-        return;
-    q->heap[i] = q->heap[q->count];
-    sift_up(q, i);
-    sift_down(q, *place_of(q, q->heap[i].ref) - 1);
+    uint32_t key = key_of(q, ref);
+    VF_ASSERT(q->places[key] > 0);
+    vf_index_heap_remove(&q->heap, key);
 }

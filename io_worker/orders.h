@@ -21,11 +21,10 @@ enum vf_code vf_orders_create(uint32_t layer_count, uint32_t expert_count, struc
                               struct vf_err *err);
 void vf_orders_destroy(struct vf_orders *q);
 
-enum vf_orders_put { VF_ORDERS_NEW, VF_ORDERS_MERGED, VF_ORDERS_NO_MEMORY };
+enum vf_orders_put { VF_ORDERS_NEW, VF_ORDERS_MERGED };
 enum vf_orders_put vf_orders_put(struct vf_orders *q, const struct vf_cache_order *order);
-uint32_t vf_orders_count(const struct vf_orders *q);
 /* The most urgent one, NULL when empty; valid until the next put or take. */
-const struct vf_cache_order *vf_orders_first(const struct vf_orders *q);
+const struct vf_cache_order *vf_orders_first(struct vf_orders *q);
 /* The one for an expert, NULL when none waits; valid likewise. */
 const struct vf_cache_order *vf_orders_find(const struct vf_orders *q, struct vf_expert_ref ref);
 /* Of an expert that has one. */

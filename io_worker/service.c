@@ -52,16 +52,14 @@ static bool order_is_valid(const struct vf_io_service *s, const struct vf_cache_
            vf_expert_cache_io_of(s->cache, order->ref) == s->index;
 }
 
-static enum vf_code take_fetch(struct vf_io_service *s, const Vflow__Fetch *fetch,
-                               struct vf_err *err)
+static void take_fetch(struct vf_io_service *s, const Vflow__Fetch *fetch)
 {
-    enum vf_code code = VF_OK;
     if (fetch->process >= VF_CACHE_PROCESSES_MAX) {
         vf_warn("fetch orders of process %u dropped; allowed are 0 to %u", fetch->process,
                 VF_CACHE_PROCESSES_MAX - 1);
-        return VF_OK;
+        return;
     }
-    for (size_t i = 0; i < fetch->n_orders && code == VF_OK; i++) {
+    for (size_t i = 0; i < fetch->n_orders; i++) {
         struct vf_cache_order order = {
             .ref = {fetch->orders[i]->layer, fetch->orders[i]->expert},
             .deadline = fetch->deadline,
@@ -70,20 +68,18 @@ static enum vf_code take_fetch(struct vf_io_service *s, const Vflow__Fetch *fetc
             .speculative = fetch->speculative && !fetch->demand,
         };
         if (order_is_valid(s, &order))
-            code = vf_loads_order(s->loads, &order, err);
+            vf_loads_order(s->loads, &order);
         else
             vf_warn("fetch order of process %u for layer %u, expert %u dropped: the model has %u "
                     "layers of %u experts, and this is I/O worker %u of %u",
                     order.process, order.ref.layer, order.ref.expert, s->bank.layer_count,
                     s->bank.expert_count, s->index, s->peer_count);
     }
-    return code;
 }
 
-static enum vf_code take_messages(struct vf_io_service *s, struct vf_err *err)
+static void take_messages(struct vf_io_service *s)
 {
-    enum vf_code code = VF_OK;
-    for (int i = 0; i < MESSAGES_PER_ROUND && code == VF_OK; i++) {
+    for (int i = 0; i < MESSAGES_PER_ROUND; i++) {
         Vflow__Envelope *message;
         struct vf_err why;
         enum vf_code received = vf_wire_receive(s->inbox, 0, NULL, &message, &why);
@@ -98,10 +94,9 @@ static enum vf_code take_messages(struct vf_io_service *s, struct vf_err *err)
         if (message->body_case != VFLOW__ENVELOPE__BODY_FETCH)
             vf_warn("a message of kind %d among the fetch orders dropped", (int)message->body_case);
         else if (message->epoch == s->epoch) /* else of a past plan */
-            code = take_fetch(s, message->fetch, err);
+            take_fetch(s, message->fetch);
         vflow__envelope__free_unpacked(message, NULL);
     }
-    return code;
 }
 
 enum vf_code vf_io_service_run(struct vf_io_service *s, zmq_pollitem_t *extra, int extra_count,
@@ -124,9 +119,8 @@ enum vf_code vf_io_service_run(struct vf_io_service *s, zmq_pollitem_t *extra, i
         extra[i].revents = rc > 0 ? items[2 + i].revents : 0;
     vf_expert_cache_heartbeat(s->cache, s->index);
     uint32_t starved = 0;
-    enum vf_code code = take_messages(s, err);
-    if (code == VF_OK)
-        code = vf_loads_turn(s->loads, &starved, err);
+    take_messages(s);
+    enum vf_code code = vf_loads_turn(s->loads, &starved, err);
     wake_starved(s, starved);
     return code;
 }
