@@ -1,5 +1,5 @@
-/* Opens the files, chooses a backend, and keeps what is in flight: for the throttle, which holds
- * completions back until they are due, and for dropping the page cache behind a read. */
+/* Opens the files, chooses a backend, exchanges it when the kernel refuses it later, and keeps what
+ * has landed: for the throttle, which holds completions back until they are due. */
 #include "io_worker/engine.h"
 
 #include "common/base/log.h"
@@ -14,25 +14,18 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-struct flight {
-    bool used, landed;
-    struct vf_read read; /* as the caller gave it */
-    uint64_t due_ns;     /* not announced before */
-    int64_t result;      /* landed */
-};
-
 struct vf_read_engine {
     struct vf_read_params params;
     struct vf_read_backend *backend;
+    struct vf_read_backend *refused; /* a ring the kernel takes no more from; NULL: none */
     struct vf_read_file files[VF_READ_FILES_MAX];
     uint32_t file_count;
     int event_fd;
     int timer_fd, epoll_fd; /* with a throttle: completions come from either; else -1 */
     bool direct, uring;
     struct vf_throttle throttle;
-    struct flight flights[VF_READ_DEPTH_MAX]; /* a backend's tag is the index */
     uint32_t in_flight;
-    struct vf_read_done landed[VF_READ_DEPTH_MAX];
+    struct vf_read *landed; /* completed, not given back yet; the one due soonest first */
 };
 
 /* ---- life ---------------------------------------------------------------------------------- */
@@ -123,6 +116,8 @@ void vf_read_engine_destroy(struct vf_read_engine *e)
         return;
     if (e->backend)
         e->backend->ops->destroy(e->backend);
+    if (e->refused)
+        e->refused->ops->destroy(e->refused);
     close_fd(e->epoll_fd);
     close_fd(e->timer_fd);
     close_fd(e->event_fd);
@@ -133,23 +128,57 @@ void vf_read_engine_destroy(struct vf_read_engine *e)
 
 /* ---- reads --------------------------------------------------------------------------------- */
 
-void vf_read_scatter(const struct vf_read_params *p, const struct vf_read *r, struct iovec *iov)
+void vf_read_scatter(const struct vf_read_params *p, struct vf_read *r)
 {
-    iov[0] = (struct iovec){vf_read_address(p, r), r->bytes};
+    r->engine.parts[0] = (struct iovec){vf_read_address(p, r), r->bytes};
     for (uint32_t i = 0; i < r->more_count; i++)
-        iov[1 + i] = (struct iovec){p->region + r->more[i] * p->slot_bytes, r->bytes};
+        r->engine.parts[1 + i] = (struct iovec){p->region + r->more[i] * p->slot_bytes, r->bytes};
 }
 
-static uint32_t free_flight(const struct vf_read_engine *e)
+static void land(struct vf_read_engine *e, struct vf_read *r)
 {
-    uint32_t i = 0;
-    while (e->flights[i].used)
-        i++;
-    return i;
+    struct vf_read **at = &e->landed;
+    while (*at && (*at)->engine.due_ns <= r->engine.due_ns)
+        at = &(*at)->engine.next;
+    r->engine.next = *at;
+    *at = r;
 }
 
-enum vf_code vf_read_engine_submit(struct vf_read_engine *e, const struct vf_read *r,
-                                   struct vf_err *err)
+/* What the ring can't hand to the kernel any more is read by a pool; what the kernel has comes back
+ * through the ring. Without a pool the reads fail. */
+static void fall_back(struct vf_read_engine *e, int sys_errno, struct vf_read_list *reads)
+{
+    struct vf_read_backend *pool;
+    struct vf_read *r;
+    struct vf_err err = {0};
+    if (vf_read_pool_create(&e->params, e->files, e->event_fd, &pool, &err) == VF_OK) {
+        vf_warn("io_uring isn't available any more: io_uring_enter: %s; reading with a pool of %u "
+                "threads instead",
+                strerror(sys_errno), e->params.depth);
+        e->refused = e->backend;
+        e->backend = pool;
+        e->uring = false;
+    } else {
+        vf_error("io_uring isn't available any more: io_uring_enter: %s; %s", strerror(sys_errno),
+                 err.text);
+    }
+    while ((r = vf_read_list_take(reads)))
+        if (e->uring || e->backend->ops->submit(e->backend, r, &err) != VF_OK) {
+            r->result = -sys_errno;
+            land(e, r);
+            eventfd_write(e->event_fd, 1);
+        }
+}
+
+static void check_refused(struct vf_read_engine *e)
+{
+    struct vf_read_list reads = {0};
+    int sys_errno = e->uring ? e->backend->ops->refused(e->backend, &reads) : 0;
+    if (reads.first)
+        fall_back(e, sys_errno, &reads);
+}
+
+enum vf_code vf_read_engine_submit(struct vf_read_engine *e, struct vf_read *r, struct vf_err *err)
 {
     VF_ASSERT(e->in_flight < e->params.depth);
     VF_ASSERT(r->slot < e->params.slot_count && r->bytes > 0 && r->file < e->file_count);
@@ -158,17 +187,12 @@ enum vf_code vf_read_engine_submit(struct vf_read_engine *e, const struct vf_rea
     VF_ASSERT(r->more_count == 0 || (r->more_count < VF_READ_SLOTS_MAX && r->slot_offset == 0));
     for (uint32_t k = 0; k < r->more_count; k++)
         VF_ASSERT(r->more[k] < e->params.slot_count);
-    uint32_t i = free_flight(e);
-    struct vf_read read = *r;
-    read.tag = i;
-    enum vf_code code = e->backend->ops->submit(e->backend, &read, err);
+    r->engine.due_ns = vf_throttle_due_ns(&e->throttle, vf_read_total(r), vf_now_ns());
+    enum vf_code code = e->backend->ops->submit(e->backend, r, err);
     if (code != VF_OK)
         return code;
-    uint64_t due_ns = e->throttle.bytes_per_s
-                          ? vf_throttle_due_ns(&e->throttle, vf_read_total(r), vf_now_ns())
-                          : 0;
-    e->flights[i] = (struct flight){.used = true, .read = *r, .due_ns = due_ns};
     e->in_flight++;
+    check_refused(e);
     return VF_OK;
 }
 
@@ -177,7 +201,7 @@ int vf_read_engine_fd(const struct vf_read_engine *e)
     return e->epoll_fd >= 0 ? e->epoll_fd : e->event_fd;
 }
 
-/* Wakes the caller when the next held completion is due; none is held: never. */
+/* Wakes the caller when the next held completion is due. */
 static void set_timer(struct vf_read_engine *e, uint64_t due_ns)
 {
     struct itimerspec at = {
@@ -195,41 +219,33 @@ static void reset_events(struct vf_read_engine *e)
     (void)ignored;
 }
 
-static void take_landed(struct vf_read_engine *e)
+static void take_completions(struct vf_read_engine *e, struct vf_read_backend *b)
 {
-    uint32_t n = e->backend->ops->reap(e->backend, e->landed, e->params.depth);
-    for (uint32_t i = 0; i < n; i++) {
-        VF_ASSERT(e->landed[i].tag < VF_READ_DEPTH_MAX && e->flights[e->landed[i].tag].used);
-        struct flight *f = &e->flights[e->landed[i].tag];
-        f->landed = true;
-        f->result = e->landed[i].result;
-        if (f->result > 0)
-            vf_read_file_drop(&e->files[f->read.file], f->read.file_offset, (uint64_t)f->result);
+    struct vf_read *r;
+    while (b && (r = b->ops->reap(b))) {
+        if (r->result > 0)
+            vf_read_file_drop(&e->files[r->file], r->file_offset, (uint64_t)r->result);
+        land(e, r);
     }
 }
 
-uint32_t vf_read_engine_reap(struct vf_read_engine *e, struct vf_read_done *done, uint32_t max)
+uint32_t vf_read_engine_reap(struct vf_read_engine *e, struct vf_read **done, uint32_t max)
 {
     reset_events(e);
-    take_landed(e);
-    uint64_t now_ns = e->throttle.bytes_per_s ? vf_now_ns() : 0, next_due_ns = UINT64_MAX;
+    take_completions(e, e->refused);
+    take_completions(e, e->backend);
+    check_refused(e);
+    uint64_t now_ns = e->landed && e->throttle.bytes_per_s ? vf_now_ns() : 0;
     uint32_t n = 0;
-    for (uint32_t i = 0; i < e->params.depth && e->in_flight > 0; i++) {
-        struct flight *f = &e->flights[i];
-        if (!f->used || !f->landed)
-            continue;
-        if (n == max || f->due_ns > now_ns) {
-            next_due_ns = vf_min_u64(next_due_ns, f->due_ns);
-            continue;
-        }
-        done[n++] = (struct vf_read_done){.tag = f->read.tag, .result = f->result};
-        f->used = false;
+    for (; n < max && e->landed && e->landed->engine.due_ns <= now_ns; n++) {
+        done[n] = e->landed;
+        e->landed = e->landed->engine.next;
     }
     e->in_flight -= n;
-    if (n == max && next_due_ns <= now_ns)
+    if (e->landed && e->landed->engine.due_ns <= now_ns)
         eventfd_write(e->event_fd, 1); /* more are ready than the caller took */
-    else if (e->timer_fd >= 0 && next_due_ns != UINT64_MAX)
-        set_timer(e, next_due_ns);
+    else if (e->landed)
+        set_timer(e, e->landed->engine.due_ns);
     return n;
 }
 

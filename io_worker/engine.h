@@ -2,11 +2,12 @@
  * a time.
  *
  * Two engines behind one interface: io_uring with the region registered as fixed buffers and the
- * files registered, and a small pool of threads with pread where a container forbids io_uring. The
- * files are read with O_DIRECT, or through the page cache (buffered) on request and where a file
- * system can't do direct reads at 4096-byte alignment. Each fallback is said once. What a fallback
- * leaves in the page cache is dropped behind each read, since nobody will read it there again;
- * buffered on request leaves the page cache alone.
+ * files registered, and a small pool of threads with pread where a container forbids io_uring or
+ * one of its calls, be it from the start or later on. The files are read with O_DIRECT, or through
+ * the page cache (buffered) on request and where a file system can't do direct reads at 4096-byte
+ * alignment. Each fallback is said once. What a fallback leaves in the page cache is dropped behind
+ * each read, since nobody will read it there again; buffered on request leaves the page cache
+ * alone.
  *
  * A throttle makes a drive look slower than it is, for experiments: a serial drive of so many bytes
  * a second, on which every read also takes VF_READ_THROTTLE_LATENCY_NS.
@@ -22,6 +23,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/uio.h>
 
 #define VF_READ_ALIGN               4096u /* of offsets, lengths and addresses */
 #define VF_READ_DEPTH_MAX           256u
@@ -41,8 +43,9 @@ struct vf_read_params {
     uint32_t slot_count;
 };
 
+/* A read and its only record: the caller's memory, which is the engine's from submit until reap
+ * gives it back. */
 struct vf_read {
-    uint32_t tag; /* the caller's, given back with the completion */
     uint32_t slot;
     uint64_t slot_offset, bytes; /* where in the slot, and how much; a read stays in its slot */
     uint32_t file;               /* index of its path */
@@ -51,11 +54,12 @@ struct vf_read {
      * each: one request of the drive instead of several. slot_offset is 0 then. */
     uint32_t more_count;
     uint32_t more[VF_READ_SLOTS_MAX - 1];
-};
-
-struct vf_read_done {
-    uint32_t tag;
-    int64_t result; /* bytes read, of all slots together (0: end of file), or -errno */
+    int64_t result; /* set by reap: bytes read, of all slots together (0: end of file), or -errno */
+    struct {        /* the engine's own */
+        struct vf_read *next;
+        uint64_t due_ns; /* not given back before */
+        struct iovec parts[VF_READ_SLOTS_MAX];
+    } engine;
 };
 
 struct vf_read_engine;
@@ -65,13 +69,14 @@ enum vf_code vf_read_engine_create(const struct vf_read_params *params, struct v
 /* Waits for reads in flight. NULL is fine. */
 void vf_read_engine_destroy(struct vf_read_engine *e);
 
-/* At most depth reads may be in flight. VF_ERR_IO when the kernel doesn't take it now. */
-enum vf_code vf_read_engine_submit(struct vf_read_engine *e, const struct vf_read *read,
+/* At most depth reads may be in flight. VF_ERR_IO when the kernel doesn't take it now; the read is
+ * the caller's again then. */
+enum vf_code vf_read_engine_submit(struct vf_read_engine *e, struct vf_read *read,
                                    struct vf_err *err);
 /* Readable when completions may be there. */
 int vf_read_engine_fd(const struct vf_read_engine *e);
-/* Takes up to max completions without waiting; returns how many. */
-uint32_t vf_read_engine_reap(struct vf_read_engine *e, struct vf_read_done *done, uint32_t max);
+/* Gives up to max completed reads back without waiting; returns how many. */
+uint32_t vf_read_engine_reap(struct vf_read_engine *e, struct vf_read **done, uint32_t max);
 /* "uring direct", "uring buffered", "pread direct", "pread buffered"; buffered when one file is */
 const char *vf_read_engine_name(const struct vf_read_engine *e);
 

@@ -4,8 +4,6 @@
 
 #include "io_worker/engine.h"
 
-#include <sys/uio.h>
-
 /* Of kernels from 6.14 on; headers may be older. */
 #ifndef RWF_DONTCACHE
 #define RWF_DONTCACHE 0x00000080
@@ -18,12 +16,36 @@ struct vf_read_file {
     int rw_flags; /* RWF_DONTCACHE where the file system drops by itself, else 0 */
 };
 
+/* Reads in the order of their arrival, linked by engine.next. */
+struct vf_read_list {
+    struct vf_read *first, *last;
+};
+
+static inline void vf_read_list_append(struct vf_read_list *list, struct vf_read *r)
+{
+    r->engine.next = NULL;
+    *(list->first ? &list->last->engine.next : &list->first) = r;
+    list->last = r;
+}
+
+/* NULL: there is none. */
+static inline struct vf_read *vf_read_list_take(struct vf_read_list *list)
+{
+    struct vf_read *r = list->first;
+    if (r)
+        list->first = r->engine.next;
+    return r;
+}
+
 struct vf_read_backend;
 struct vf_read_backend_ops {
     void (*destroy)(struct vf_read_backend *b); /* waits for reads in flight */
-    enum vf_code (*submit)(struct vf_read_backend *b, const struct vf_read *read,
-                           struct vf_err *err);
-    uint32_t (*reap)(struct vf_read_backend *b, struct vf_read_done *done, uint32_t max);
+    enum vf_code (*submit)(struct vf_read_backend *b, struct vf_read *read, struct vf_err *err);
+    /* A completed read, its result set; NULL: none. */
+    struct vf_read *(*reap)(struct vf_read_backend *b);
+    /* The errno for which the kernel takes no more reads from this backend, 0: it does; with the
+     * reads that it didn't take. Those that it took still come through reap. */
+    int (*refused)(struct vf_read_backend *b, struct vf_read_list *reads);
 };
 struct vf_read_backend {
     const struct vf_read_backend_ops *ops;
@@ -48,8 +70,8 @@ static inline uint64_t vf_read_total(const struct vf_read *r)
     return (1 + r->more_count) * r->bytes;
 }
 
-/* Fills iov [VF_READ_SLOTS_MAX], of which more_count + 1 are used. */
-void vf_read_scatter(const struct vf_read_params *p, const struct vf_read *r, struct iovec *iov);
+/* Fills the read's parts, of which more_count + 1 are used. */
+void vf_read_scatter(const struct vf_read_params *p, struct vf_read *r);
 
 /* ---- throttle.c ---- */
 

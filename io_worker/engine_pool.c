@@ -1,4 +1,5 @@
 /* Reads through pread in a few threads, one per read in flight. */
+#include "common/base/log.h"
 #include "io_worker/engine_internal.h"
 
 #include <errno.h>
@@ -16,32 +17,26 @@ struct pool_backend {
     pthread_mutex_t mutex; /* guards all below */
     pthread_cond_t wanted; /* signalled for a new read and for the end */
     bool stopping;
-    struct vf_read queue[VF_READ_DEPTH_MAX]; /* rings; never fuller than depth */
-    struct vf_read_done done[VF_READ_DEPTH_MAX];
-    uint32_t queue_head, queue_count, done_head, done_count;
+    struct vf_read_list queue, done;
     uint32_t thread_count;
     pthread_t threads[VF_READ_DEPTH_MAX];
 };
 
-static bool take_read(struct pool_backend *b, struct vf_read *out)
+/* NULL: the pool ends. */
+static struct vf_read *wait_for_read(struct pool_backend *b)
 {
     pthread_mutex_lock(&b->mutex);
-    while (b->queue_count == 0 && !b->stopping)
+    while (!b->queue.first && !b->stopping)
         pthread_cond_wait(&b->wanted, &b->mutex);
-    bool taken = b->queue_count > 0;
-    if (taken) {
-        *out = b->queue[b->queue_head];
-        b->queue_head = (b->queue_head + 1) % VF_READ_DEPTH_MAX;
-        b->queue_count--;
-    }
+    struct vf_read *r = vf_read_list_take(&b->queue);
     pthread_mutex_unlock(&b->mutex);
-    return taken;
+    return r;
 }
 
-static void put_done(struct pool_backend *b, struct vf_read_done done)
+static void put_done(struct pool_backend *b, struct vf_read *r)
 {
     pthread_mutex_lock(&b->mutex);
-    b->done[(b->done_head + b->done_count++) % VF_READ_DEPTH_MAX] = done;
+    vf_read_list_append(&b->done, r);
     pthread_mutex_unlock(&b->mutex);
     eventfd_write(b->event_fd, 1);
 }
@@ -49,41 +44,36 @@ static void put_done(struct pool_backend *b, struct vf_read_done done)
 static void *pool_thread(void *arg)
 {
     struct pool_backend *b = arg;
-    struct vf_read r;
-    while (take_read(b, &r)) {
-        const struct vf_read_file *f = &b->files[r.file];
-        struct iovec iov[VF_READ_SLOTS_MAX];
-        vf_read_scatter(&b->params, &r, iov);
-        ssize_t n = preadv2(f->fd, iov, (int)r.more_count + 1, (off_t)r.file_offset, f->rw_flags);
-        put_done(b, (struct vf_read_done){.tag = r.tag, .result = n < 0 ? -errno : n});
+    struct vf_read *r;
+    while ((r = wait_for_read(b))) {
+        const struct vf_read_file *f = &b->files[r->file];
+        vf_read_scatter(&b->params, r);
+        ssize_t n = preadv2(f->fd, r->engine.parts, (int)r->more_count + 1, (off_t)r->file_offset,
+                            f->rw_flags);
+        r->result = n < 0 ? -errno : n;
+        put_done(b, r);
     }
     return NULL;
 }
 
-static enum vf_code pool_submit(struct vf_read_backend *base, const struct vf_read *r,
-                                struct vf_err *err)
+static enum vf_code pool_submit(struct vf_read_backend *base, struct vf_read *r, struct vf_err *err)
 {
     (void)err;
     struct pool_backend *b = (struct pool_backend *)base;
     pthread_mutex_lock(&b->mutex);
-    b->queue[(b->queue_head + b->queue_count++) % VF_READ_DEPTH_MAX] = *r;
+    vf_read_list_append(&b->queue, r);
     pthread_cond_signal(&b->wanted);
     pthread_mutex_unlock(&b->mutex);
     return VF_OK;
 }
 
-static uint32_t pool_reap(struct vf_read_backend *base, struct vf_read_done *done, uint32_t max)
+static struct vf_read *pool_reap(struct vf_read_backend *base)
 {
     struct pool_backend *b = (struct pool_backend *)base;
-    uint32_t n = 0;
     pthread_mutex_lock(&b->mutex);
-    while (n < max && b->done_count > 0) {
-        done[n++] = b->done[b->done_head];
-        b->done_head = (b->done_head + 1) % VF_READ_DEPTH_MAX;
-        b->done_count--;
-    }
+    struct vf_read *r = vf_read_list_take(&b->done);
     pthread_mutex_unlock(&b->mutex);
-    return n;
+    return r;
 }
 
 /* The threads finish what is queued before they leave. */
@@ -125,10 +115,12 @@ enum vf_code vf_read_pool_create(const struct vf_read_params *params,
         int rc = pthread_create(&b->threads[i], NULL, pool_thread, b);
         if (rc != 0 && i == 0) {
             pool_destroy(&b->base);
-            return vf_err_errno(err, VF_ERR_NO_MEMORY, rc, "pread pool: cannot start a thread");
+            return vf_err_errno(err, VF_ERR_LIMIT, rc, "pread pool: can't start a thread");
         }
-        if (rc != 0)
-            break; /* fewer threads only read fewer records at a time */
+        if (rc != 0) { /* fewer threads only read fewer pieces at a time */
+            vf_warn("pread pool: %u threads instead of %u: %s", i, params->depth, strerror(rc));
+            break;
+        }
         b->thread_count++;
     }
     *out = &b->base;

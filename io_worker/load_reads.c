@@ -23,7 +23,7 @@ static struct load *load_of(const struct piece_read *r, uint32_t i)
 static void end_read(struct vf_loads *l, struct piece_read *r)
 {
     r->active = false;
-    for (uint32_t i = 0; i <= r->more_count; i++)
+    for (uint32_t i = 0; i <= r->read.more_count; i++)
         load_of(r, i)->in_flight--;
     if (--l->in_flight == 0)
         vf_expert_cache_count_busy(l->cache, l->index, vf_now_ns() - l->busy_since_ns);
@@ -63,7 +63,7 @@ static void log_again(const struct vf_loads *l, const struct load *load, uint64_
  * asked for yet; after an error they have had the first of their two chances. */
 static void end_joined(struct vf_loads *l, struct piece_read *r, uint64_t bytes, int sys_errno)
 {
-    for (uint32_t i = 0; i <= r->more_count; i++) {
+    for (uint32_t i = 0; i <= r->read.more_count; i++) {
         struct load *load = load_of(r, i);
         if ((i + 1) * load->extent.bytes <= bytes) {
             load->landed = 1;
@@ -80,7 +80,7 @@ static void end_joined(struct vf_loads *l, struct piece_read *r, uint64_t bytes,
 static void complete_joined(struct vf_loads *l, struct piece_read *r, int64_t result)
 {
     uint64_t bytes = result < 0 ? 0 : (uint64_t)result;
-    uint64_t wanted = (1 + r->more_count) * r->load->extent.bytes;
+    uint64_t wanted = (1 + r->read.more_count) * r->load->extent.bytes;
     if (r->fault == VF_FAULT_SHORT)
         bytes = vf_min_u64(bytes, vf_round_up(wanted / 2, VF_READ_ALIGN));
     VF_ASSERT(bytes <= wanted);
@@ -93,24 +93,20 @@ enum vf_code loads_submit(struct vf_loads *l, struct piece_read *r, struct vf_er
     uint64_t offset = piece_offset(l, r->piece) + r->done_bytes;
     uint64_t bytes = piece_bytes(l, load, r->piece) - r->done_bytes;
     r->fault = vf_fault("io.read");
-    if (r->fault == VF_FAULT_SHORT && bytes > VF_READ_ALIGN && r->more_count == 0)
+    if (r->fault == VF_FAULT_SHORT && bytes > VF_READ_ALIGN && r->read.more_count == 0)
         bytes = vf_round_up(bytes / 2, VF_READ_ALIGN);
-    struct vf_read read = {
-        .tag = (uint32_t)(r - l->reads),
-        .slot = load->slot,
-        .slot_offset = offset,
-        .bytes = bytes,
-        .file = load->extent.file,
-        .file_offset = load->extent.offset + offset,
-        .more_count = r->more_count,
-    };
-    for (uint32_t i = 0; i < r->more_count; i++)
-        read.more[i] = r->more[i]->slot;
+    r->read.slot = load->slot;
+    r->read.slot_offset = offset;
+    r->read.bytes = bytes;
+    r->read.file = load->extent.file;
+    r->read.file_offset = load->extent.offset + offset;
+    for (uint32_t i = 0; i < r->read.more_count; i++)
+        r->read.more[i] = r->more[i]->slot;
     struct vf_err why;
-    if (vf_read_engine_submit(l->engine, &read, &why) == VF_OK)
+    if (vf_read_engine_submit(l->engine, &r->read, &why) == VF_OK)
         return VF_OK;
     vf_warn("%s", why.text);
-    if (r->more_count == 0)
+    if (r->read.more_count == 0)
         return fail_read(l, r, EIO, err);
     end_joined(l, r, 0, EIO);
     return VF_OK;
@@ -137,14 +133,15 @@ static enum vf_code take_piece(struct vf_loads *l, struct piece_read *r, struct 
     return load->failed ? end_failed(l, load, err) : VF_OK;
 }
 
-static enum vf_code complete_read(struct vf_loads *l, struct piece_read *r, int64_t result,
-                                  struct vf_err *err)
+static enum vf_code complete_read(struct vf_loads *l, struct piece_read *r, struct vf_err *err)
 {
+    int64_t result = r->read.result;
+    VF_ASSERT(r->active);
     if (r->fault > 0 && r->fault < VF_FAULT_SHORT)
         result = -r->fault;
     if ((result == -EINTR || result == -EAGAIN) && ++r->transients <= TRANSIENT_MAX)
         return loads_submit(l, r, err);
-    if (r->more_count > 0) {
+    if (r->read.more_count > 0) {
         complete_joined(l, r, result);
         return VF_OK;
     }
@@ -165,9 +162,7 @@ enum vf_code loads_take_completions(struct vf_loads *l, struct vf_err *err)
 {
     enum vf_code code = VF_OK;
     uint32_t n = vf_read_engine_reap(l->engine, l->done, l->depth);
-    for (uint32_t i = 0; i < n && code == VF_OK; i++) {
-        VF_ASSERT(l->done[i].tag < l->depth && l->reads[l->done[i].tag].active);
-        code = complete_read(l, &l->reads[l->done[i].tag], l->done[i].result, err);
-    }
+    for (uint32_t i = 0; i < n && code == VF_OK; i++)
+        code = complete_read(l, (struct piece_read *)l->done[i], err);
     return code;
 }

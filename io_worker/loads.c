@@ -214,7 +214,7 @@ static enum vf_code join_neighbours(struct vf_loads *l, struct piece_read *r, st
 {
     enum vf_code code = VF_OK;
     struct load *last = r->load;
-    while (code == VF_OK && 1 + r->more_count < l->join_max && !l->starved &&
+    while (code == VF_OK && 1 + r->read.more_count < l->join_max && !l->starved &&
            l->active + PREEMPTED_MAX < l->load_count) {
         const struct vf_cache_order *next = vf_neighbour_of(&l->bank, l->orders, &last->order);
         if (!next)
@@ -224,9 +224,9 @@ static enum vf_code join_neighbours(struct vf_loads *l, struct piece_read *r, st
             break;
         last->next_piece = 1;
         last->in_flight = 1;
-        r->more[r->more_count++] = last;
+        r->more[r->read.more_count++] = last;
     }
-    vf_expert_cache_count_joined(l->cache, l->index, r->more_count);
+    vf_expert_cache_count_joined(l->cache, l->index, r->read.more_count);
     return code;
 }
 

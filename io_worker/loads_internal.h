@@ -27,14 +27,15 @@ struct load {
 };
 
 struct piece_read {
+    struct vf_read read; /* first: the engine gives it back */
     bool active;
     struct load *load;
     uint32_t piece;
     uint64_t done_bytes;
     uint32_t transients;
-    int fault; /* strikes when this read completes */
-    uint32_t more_count;
-    struct load *more[VF_READ_SLOTS_MAX - 1]; /* joined to load, in the order of the file */
+    int fault;                                /* strikes when this read completes */
+    struct load *more[VF_READ_SLOTS_MAX - 1]; /* joined to load, in the order of the file; as many
+                                                 as the read has slots more */
 };
 
 struct vf_loads {
@@ -48,8 +49,8 @@ struct vf_loads {
     bool own_drive;
     struct load *loads; /* [load_count] */
     uint32_t load_count, active, active_guesses;
-    struct piece_read *reads; /* [depth]; a read's tag is its index */
-    struct vf_read_done *done;
+    struct piece_read *reads; /* [depth] */
+    struct vf_read **done;    /* [depth], of one turn */
     uint32_t in_flight;
     uint32_t join_max;   /* records of a read */
     bool starved;        /* no slot for the first order */

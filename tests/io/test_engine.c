@@ -2,6 +2,7 @@
 #include "io_test.h"
 #include "io_worker/engine.h"
 #include "io_worker/orders.h"
+#include "refuse.h"
 
 #include <poll.h>
 #include <sys/mman.h>
@@ -9,6 +10,7 @@
 enum { LAYERS = 2, EXPERTS = 16, RECORD = 3 * 4096, SLOTS = 8 };
 
 static struct test_bank bank;
+static struct vf_read reads[SLOTS]; /* by the slot they go to */
 
 static uint8_t *map_region(void)
 {
@@ -34,7 +36,7 @@ static struct vf_read_engine *make_engine(uint8_t *region, bool buffered, bool n
     return e;
 }
 
-static uint32_t wait_and_reap(struct vf_read_engine *e, struct vf_read_done *done)
+static uint32_t wait_and_reap(struct vf_read_engine *e, struct vf_read **done)
 {
     struct pollfd p = {.fd = vf_read_engine_fd(e), .events = POLLIN};
     uint32_t n = 0;
@@ -49,8 +51,8 @@ static uint32_t wait_and_reap(struct vf_read_engine *e, struct vf_read_done *don
 static void submit(struct vf_read_engine *e, uint32_t slot, uint32_t key)
 {
     struct vf_expert_extent x = bank.extents[key];
-    struct vf_read r = {.tag = slot, .slot = slot, .bytes = x.bytes, .file_offset = x.offset};
-    MUST(vf_read_engine_submit(e, &r, &must_err));
+    reads[slot] = (struct vf_read){.slot = slot, .bytes = x.bytes, .file_offset = x.offset};
+    MUST(vf_read_engine_submit(e, &reads[slot], &must_err));
 }
 
 /* Every expert several times, always as many in flight as fit. */
@@ -59,7 +61,7 @@ static void test_reads(bool buffered, bool no_uring)
     enum { READS = 400 };
     uint8_t *region = map_region();
     struct vf_read_engine *e = make_engine(region, buffered, no_uring);
-    struct vf_read_done done[SLOTS];
+    struct vf_read *done[SLOTS];
     uint32_t in_slot[SLOTS], started = 0, ended = 0, good = 0;
     for (; started < SLOTS; started++) {
         in_slot[started] = started;
@@ -68,8 +70,8 @@ static void test_reads(bool buffered, bool no_uring)
     while (ended < READS) {
         uint32_t n = wait_and_reap(e, done);
         for (uint32_t i = 0; i < n; i++, ended++) {
-            uint32_t slot = done[i].tag, key = in_slot[slot];
-            good += done[i].result == RECORD &&
+            uint32_t slot = done[i]->slot, key = in_slot[slot];
+            good += done[i]->result == RECORD &&
                     record_is(region + slot * RECORD, key / EXPERTS, key % EXPERTS, RECORD);
             if (started < READS) {
                 in_slot[slot] = started * 7 % (LAYERS * EXPERTS);
@@ -82,17 +84,15 @@ static void test_reads(bool buffered, bool no_uring)
     bool is_uring = strncmp(vf_read_engine_name(e), "uring", 5) == 0;
     ok(!(no_uring && is_uring), "it is the engine that was asked for");
 
-    struct vf_read tail = {.tag = 1,
-                           .slot = 1,
-                           .bytes = RECORD,
-                           .file_offset = bank.bank.file_bytes - VF_EXPERT_ALIGN};
+    struct vf_read tail = {
+        .slot = 1, .bytes = RECORD, .file_offset = bank.bank.file_bytes - VF_EXPERT_ALIGN};
     MUST(vf_read_engine_submit(e, &tail, &must_err));
     uint32_t n = wait_and_reap(e, done);
-    ok(n == 1 && done[0].tag == 1 && done[0].result == VF_EXPERT_ALIGN, "a short read says so");
+    ok(n == 1 && done[0] == &tail && done[0]->result == VF_EXPERT_ALIGN, "a short read says so");
     tail.file_offset = vf_round_up(bank.bank.file_bytes, VF_EXPERT_ALIGN) + VF_EXPERT_ALIGN;
     MUST(vf_read_engine_submit(e, &tail, &must_err));
     n = wait_and_reap(e, done);
-    ok(n == 1 && done[0].result == 0, "behind the end there is nothing");
+    ok(n == 1 && done[0]->result == 0, "behind the end there is nothing");
 
     for (uint32_t slot = 0; slot < SLOTS; slot++)
         submit(e, slot, slot);
@@ -146,12 +146,12 @@ static void test_two_files(bool without_uring)
                                .slot_bytes = RECORD,
                                .slot_count = SLOTS};
     struct vf_read_engine *e;
-    struct vf_read_done done[SLOTS];
+    struct vf_read *done[SLOTS];
     MUST(vf_read_engine_create(&p, &e, &must_err));
     for (uint32_t i = 0; i < 2; i++) {
-        struct vf_read r = {
-            .tag = i, .slot = i, .bytes = RECORD, .file = i, .file_offset = bank.extents[3].offset};
-        MUST(vf_read_engine_submit(e, &r, &must_err));
+        reads[i] = (struct vf_read){
+            .slot = i, .bytes = RECORD, .file = i, .file_offset = bank.extents[3].offset};
+        MUST(vf_read_engine_submit(e, &reads[i], &must_err));
     }
     for (uint32_t n = 0; n < 2;)
         n += wait_and_reap(e, done);
@@ -176,7 +176,7 @@ static void test_throttle(void)
                                .slot_bytes = RECORD,
                                .slot_count = SLOTS};
     struct vf_read_engine *e;
-    struct vf_read_done done[SLOTS];
+    struct vf_read *done[SLOTS];
     MUST(vf_read_engine_create(&p, &e, &must_err));
     uint64_t start_ns = vf_now_ns();
     uint32_t started = 0, ended = 0, ascending = 0;
@@ -185,10 +185,10 @@ static void test_throttle(void)
     while (ended < READS) {
         uint32_t n = wait_and_reap(e, done);
         for (uint32_t i = 0; i < n; i++) {
-            ascending += done[i].tag == ended % 3;
+            ascending += done[i]->slot == ended % 3;
             ended++;
             if (started < READS) {
-                submit(e, done[i].tag, started);
+                submit(e, done[i]->slot, started);
                 started++;
             }
         }
@@ -222,7 +222,7 @@ static uint64_t pages_cached(const char *path, uint64_t bytes)
 static void test_drop_behind(bool without_uring)
 {
     uint8_t *region = map_region();
-    struct vf_read_done done[SLOTS];
+    struct vf_read *done[SLOTS];
     int fd = open(bank.path, O_RDWR);
     if (fd < 0 || fsync(fd) != 0 || posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) != 0)
         DIE("drop");
@@ -237,7 +237,7 @@ static void test_drop_behind(bool without_uring)
     for (uint32_t key = 0; key < LAYERS * EXPERTS; key++) {
         submit(e, 0, key);
         wait_and_reap(e, done);
-        right = right && done[0].result == RECORD &&
+        right = right && done[0]->result == RECORD &&
                 record_is(region, key / EXPERTS, key % EXPERTS, RECORD);
     }
     uint64_t cached = pages_cached(bank.path, bank.bank.file_bytes);
@@ -285,7 +285,7 @@ static void test_scattered(bool buffered, bool without_uring)
                                .slot_bytes = RECORD,
                                .slot_count = SLOTS};
     struct vf_read_engine *e;
-    struct vf_read_done done[SLOTS];
+    struct vf_read *done[SLOTS];
     uint64_t state = 5;
     int wrong = 0;
     MUST(vf_read_engine_create(&p, &e, &must_err));
@@ -297,19 +297,18 @@ static void test_scattered(bool buffered, bool without_uring)
         for (uint32_t k = 0; k < 2; k++) {
             n[k] = 1 + random_below(&state, SLOTS / 2);
             first[k] = random_below(&state, EXPERTS - n[k] + 1);
-            struct vf_read r = {.tag = k,
-                                .slot = slots[at],
-                                .bytes = RECORD,
-                                .file_offset = dense.extents[first[k]].offset,
-                                .more_count = n[k] - 1};
-            memcpy(r.more, &slots[at + 1], (n[k] - 1) * sizeof *slots);
-            MUST(vf_read_engine_submit(e, &r, &must_err));
+            reads[k] = (struct vf_read){.slot = slots[at],
+                                        .bytes = RECORD,
+                                        .file_offset = dense.extents[first[k]].offset,
+                                        .more_count = n[k] - 1};
+            memcpy(reads[k].more, &slots[at + 1], (n[k] - 1) * sizeof *slots);
+            MUST(vf_read_engine_submit(e, &reads[k], &must_err));
             at += n[k];
         }
         while (ended < 2) {
             uint32_t count = wait_and_reap(e, done);
             for (uint32_t i = 0; i < count; i++, ended++)
-                wrong += done[i].result != (int64_t)n[done[i].tag] * RECORD;
+                wrong += done[i]->result != (int64_t)n[done[i] - reads] * RECORD;
         }
         for (uint32_t i = 0; i < at; i++) {
             uint32_t expert = i < n[0] ? first[0] + i : first[1] + i - n[0];
@@ -326,12 +325,152 @@ static void test_scattered(bool buffered, bool without_uring)
                            .more = {5, 3, 1}};
     MUST(vf_read_engine_submit(e, &tail, &must_err));
     uint32_t count = wait_and_reap(e, done);
-    ok(count == 1 && done[0].result == 2 * RECORD &&
+    ok(count == 1 && done[0]->result == 2 * RECORD &&
            record_is(region + 5 * RECORD, 0, EXPERTS - 1, RECORD),
        "beyond the end of the file it brings what there is");
     vf_read_engine_destroy(e);
     munmap(region, SLOTS * RECORD);
     free_dense_bank(&dense);
+}
+
+/* ---- what the kernel refuses ---------------------------------------------------------------- */
+
+static void refuse(const long *calls, int n)
+{
+    if (!refuse_calls(EPERM, calls, n))
+        DIE("seccomp: %s", strerror(errno));
+}
+
+/* Every expert once, through slot 0; how many are right. */
+static uint32_t read_all(struct vf_read_engine *e, const uint8_t *region)
+{
+    struct vf_read *done[SLOTS];
+    uint32_t right = 0;
+    for (uint32_t key = 0; key < LAYERS * EXPERTS; key++) {
+        submit(e, 0, key);
+        wait_and_reap(e, done);
+        right +=
+            done[0]->result == RECORD && record_is(region, key / EXPERTS, key % EXPERTS, RECORD);
+    }
+    return right;
+}
+
+/* What a child sees; its standard error is in the file that the parent reads. */
+static void refused_at_start(const long *calls, int n)
+{
+    uint8_t *region = map_region();
+    refuse(calls, n);
+    struct vf_read_engine *e = make_engine(region, false, false);
+    bool is_pool = strncmp(vf_read_engine_name(e), "pread", 5) == 0;
+    uint32_t right = read_all(e, region);
+    vf_read_engine_destroy(e);
+    _exit(is_pool && right == LAYERS * EXPERTS ? 0 : 1);
+}
+
+/* Half of the reads are the kernel's when the filter comes; all of them are brought. */
+static void refused_later(void)
+{
+    uint8_t *region = map_region();
+    struct vf_read *done[SLOTS];
+    struct vf_read_engine *e = make_engine(region, false, false);
+    for (uint32_t i = 0; i < SLOTS / 2; i++)
+        submit(e, i, i);
+    refuse((const long[]){SYS_io_uring_enter}, 1);
+    for (uint32_t i = SLOTS / 2; i < SLOTS; i++)
+        submit(e, i, i);
+    uint32_t ended = 0, right = 0;
+    while (ended < SLOTS)
+        ended += wait_and_reap(e, done);
+    for (uint32_t i = 0; i < SLOTS; i++)
+        right += reads[i].result == RECORD && record_is(region + i * RECORD, 0, i, RECORD);
+    bool is_pool = strncmp(vf_read_engine_name(e), "pread", 5) == 0;
+    right += read_all(e, region);
+    _exit(is_pool && right == SLOTS + LAYERS * EXPERTS ? 0 : 1);
+}
+
+/* The kernel still writes what it has: destroy waits for it without a call of io_uring. */
+static void refused_at_the_end(void)
+{
+    uint8_t *region = map_region();
+    struct vf_read_engine *e = make_engine(region, false, false);
+    for (uint32_t i = 0; i < SLOTS; i++)
+        submit(e, i, i);
+    refuse((const long[]){SYS_io_uring_enter}, 1);
+    vf_read_engine_destroy(e);
+    memset(region, 0, SLOTS * RECORD);
+    usleep(20000);
+    for (size_t i = 0; i < SLOTS * RECORD; i++)
+        if (region[i] != 0)
+            _exit(1);
+    _exit(0);
+}
+
+/* No ring and no thread: reads fail with the reason, soon. */
+static void refused_with_threads(void)
+{
+    uint8_t *region = map_region();
+    struct vf_read *done[SLOTS];
+    struct vf_read_engine *e = make_engine(region, false, false);
+    refuse((const long[]){SYS_io_uring_enter, SYS_clone3, SYS_clone}, 3);
+    submit(e, 2, 0);
+    uint32_t n = wait_and_reap(e, done);
+    _exit(n == 1 && done[0] == &reads[2] && done[0]->result == -EPERM ? 0 : 1);
+}
+
+/* Forks for `then`, which leaves with 0 if it found what it should; what it said goes to text. */
+static bool in_child(void (*then)(void), const long *calls, int n, char *text, size_t bytes)
+{
+    char path[96];
+    snprintf(path, sizeof path, "%s/said", test_base);
+    pid_t pid = fork_child();
+    if (pid == 0) {
+        if (!freopen(path, "w", stderr))
+            _exit(9);
+        if (then)
+            then();
+        refused_at_start(calls, n);
+    }
+    int status = wait_status(pid);
+    FILE *f = fopen(path, "r");
+    size_t got = f ? fread(text, 1, bytes - 1, f) : 0;
+    text[got] = 0;
+    if (f)
+        fclose(f);
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+static int count_of(const char *text, const char *word)
+{
+    int n = 0;
+    for (const char *at = strstr(text, word); at; at = strstr(at + 1, word))
+        n++;
+    return n;
+}
+
+static void test_refused(void)
+{
+    static const struct {
+        long call;
+        const char *name;
+    } calls[] = {{SYS_io_uring_setup, "io_uring_setup"},
+                 {SYS_io_uring_enter, "io_uring_enter"},
+                 {SYS_io_uring_register, "io_uring_register"}};
+    char said[4096], want[128];
+    for (size_t i = 0; i < VF_ARRAY_LEN(calls); i++) {
+        bool good = in_child(NULL, &calls[i].call, 1, said, sizeof said);
+        snprintf(want, sizeof want, "io_uring isn't available here: %s: %s; reading with a pool",
+                 calls[i].name, strerror(EPERM));
+        ok(good && count_of(said, want) == 1 && count_of(said, "reading with a pool") == 1,
+           "%s refused: the pool reads, said once", calls[i].name);
+    }
+    ok(in_child(refused_later, NULL, 0, said, sizeof said) &&
+           count_of(said, "io_uring isn't available any more") == 1,
+       "io_uring_enter refused later: the pool takes over what the kernel didn't take, said once");
+    ok(in_child(refused_at_the_end, NULL, 0, said, sizeof said),
+       "refused before the end: nothing lands after destroy");
+    ok(in_child(refused_with_threads, NULL, 0, said, sizeof said) &&
+           count_of(said, "can't start a thread") == 1,
+       "nor a thread: the read fails and the reason is told");
 }
 
 /* The queue against a list that is searched from end to end. */
@@ -399,8 +538,9 @@ static void test_orders(void)
 
 int main(void)
 {
-    plan(4 * 5 + 4 * 2 + 2 * (1 + 2) + 2 + 2);
+    plan(4 * 5 + 4 * 2 + 2 * (1 + 2) + 2 + 2 + 6);
     make_test_base();
+    vf_log_init("test", VF_LOG_WARN);
     make_test_bank(&bank, LAYERS, EXPERTS, RECORD);
     test_reads(false, false);
     test_reads(true, false);
@@ -415,6 +555,7 @@ int main(void)
     test_throttle();
     test_missing_file();
     test_orders();
+    test_refused();
     free_test_bank(&bank);
     remove_test_base();
     return 0;
