@@ -6,8 +6,10 @@
 #include "common/base/util.h"
 #include "common/machine/cgroup.h"
 
+#include <errno.h>
 #include <hwloc.h>
 #include <inttypes.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,6 +81,10 @@ enum vf_code vf_topology_read(struct vf_topology *out, struct vf_err *err)
 {
     *out = (struct vf_topology){0};
     hwloc_topology_t topo;
+    cpu_set_t set;
+    /* hwloc would ask again for ever; EINVAL is a machine with more cores than the set has. */
+    if (sched_getaffinity(0, sizeof set, &set) != 0 && errno != EINVAL)
+        return vf_err_errno(err, VF_ERR_DENIED, errno, "can't tell which cores may be used");
     if (hwloc_topology_init(&topo) != 0)
         return vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for the machine's topology");
     enum vf_code code = VF_OK;

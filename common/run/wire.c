@@ -11,10 +11,17 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <pthread.h>
+#include <sched.h>
+#include <semaphore.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <zmq.h>
 
 /* Messages in a queue; a peer that is this far behind is told VF_ERR_BUSY. */
@@ -50,16 +57,109 @@ static enum vf_code raise_file_limit(struct vf_err *err)
                       (unsigned long long)limit.rlim_cur, VF_WIRE_FILES_MIN);
 }
 
+/* ---- what libzmq needs ---------------------------------------------------------------------- */
+
+/* libzmq aborts where it can't have a thread, an eventfd or an epoll descriptor. What it is about
+ * to make is made here first, all at once, and given back. */
+#define CONTEXT_THREADS     2u /* its reaper and its I/O thread */
+#define CONTEXT_DESCRIPTORS 6u /* three mailboxes, two polls, the first socket's mailbox */
+#define SOCKET_DESCRIPTORS  2u /* its mailbox, and what it binds or connects */
+
+static void *wait_for_end(void *end)
+{
+    while (sem_wait(end) != 0)
+        continue;
+    return NULL;
+}
+
+/* A joined thread counts against the limits until the kernel has let go of it. */
+static void wait_for_threads(nlink_t links)
+{
+    uint64_t until_ns = vf_now_ns() + VF_S(1);
+    struct stat st;
+    while (stat("/proc/self/task", &st) == 0 && st.st_nlink > links && vf_now_ns() < until_ns)
+        sched_yield();
+}
+
+static enum vf_code try_threads(struct vf_err *err)
+{
+    pthread_t threads[CONTEXT_THREADS];
+    struct stat before = {0};
+    uint32_t n = 0;
+    int rc = 0;
+    sem_t end;
+    sem_init(&end, 0, 0);
+    bool counted = stat("/proc/self/task", &before) == 0;
+    while (n < CONTEXT_THREADS && rc == 0) {
+        rc = pthread_create(&threads[n], NULL, wait_for_end, &end);
+        n += rc == 0;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        sem_post(&end);
+    for (uint32_t i = 0; i < n; i++)
+        pthread_join(threads[i], NULL);
+    sem_destroy(&end);
+    if (counted)
+        wait_for_threads(before.st_nlink);
+    if (rc == 0)
+        return VF_OK;
+    return vf_err_errno(err, VF_ERR_LIMIT, rc,
+                        "messages need %u threads and only %u can be started; is the number of "
+                        "processes limited (pids.max, ulimit -u), or are threads forbidden?",
+                        CONTEXT_THREADS, n);
+}
+
+/* n eventfds, and a poll of them if polls. */
+static enum vf_code try_descriptors(uint32_t n, bool polls, struct vf_err *err)
+{
+    int fds[CONTEXT_DESCRIPTORS], e = 0, poll_fd = -1;
+    const char *what = "eventfd";
+    uint32_t opened = 0;
+    VF_ASSERT(n <= CONTEXT_DESCRIPTORS);
+    while (opened < n && e == 0) {
+        fds[opened] = eventfd(0, EFD_CLOEXEC);
+        e = fds[opened] < 0 ? errno : 0;
+        opened += e == 0;
+    }
+    if (e == 0 && polls) {
+        what = "epoll_create1";
+        poll_fd = epoll_create1(EPOLL_CLOEXEC);
+        e = poll_fd < 0 ? errno : 0;
+    }
+    if (poll_fd >= 0)
+        close(poll_fd);
+    while (opened > 0)
+        close(fds[--opened]);
+    if (e == 0)
+        return VF_OK;
+    return vf_err_errno(err, VF_ERR_LIMIT, e, "messages need %u descriptors more: %s", n + polls,
+                        what);
+}
+
+/* Its threads start with the first socket: now, right after they were tried. */
+static bool start_threads(void *context)
+{
+    void *first = zmq_socket(context, ZMQ_PAIR);
+    return first && zmq_close(first) == 0;
+}
+
 void *vf_wire_context_create(struct vf_err *err)
 {
-    if (raise_file_limit(err) != VF_OK)
+    if (raise_file_limit(err) != VF_OK || try_descriptors(CONTEXT_DESCRIPTORS, true, err) != VF_OK)
         return NULL;
     void *context = zmq_ctx_new();
-    if (context)
-        zmq_ctx_set(context, ZMQ_BLOCKY, 0);
-    else
+    if (!context) {
         vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for a ZeroMQ context");
-    return context;
+        return NULL;
+    }
+    zmq_ctx_set(context, ZMQ_BLOCKY, 0);
+    if (try_threads(err) == VF_OK) {
+        if (start_threads(context))
+            return context;
+        vf_err_set(err, VF_ERR_IO, "can't open a zmq socket: %s", zmq_strerror(zmq_errno()));
+    }
+    vf_wire_context_destroy(context);
+    return NULL;
 }
 
 void vf_wire_context_destroy(void *context)
@@ -137,6 +237,8 @@ enum vf_code vf_wire_open(void *context, const struct vf_wire_options *options, 
                                 [VF_WIRE_PUSH] = ZMQ_PUSH,
                                 [VF_WIRE_PULL] = ZMQ_PULL};
     *socket = NULL;
+    if (try_descriptors(SOCKET_DESCRIPTORS, false, err) != VF_OK)
+        return VF_ERR_LIMIT;
     void *s = zmq_socket(context, types[options->type]);
     if (!s)
         return vf_err_set(err, VF_ERR_IO, "can't open a zmq socket: %s", zmq_strerror(zmq_errno()));

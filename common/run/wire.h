@@ -23,8 +23,12 @@ struct vf_wire_peer {
     size_t id_bytes;
 };
 
-/* One zmq context per process. libzmq aborts when it runs out of descriptors, so the limit is
- * raised as far as it may be, and one below VF_WIRE_FILES_MIN is refused here. NULL on failure. */
+/* One zmq context per process. libzmq aborts when it can't have a thread or a descriptor, so its
+ * two threads are started here, right after as many were tried, and vf_wire_open tries what a
+ * socket needs; the limit of open files is raised as far as it may be, and one below
+ * VF_WIRE_FILES_MIN is refused. What remains: another process may take the last thread or
+ * descriptor between the trial and libzmq, and a peer's connection may find none left. NULL on
+ * failure. */
 #define VF_WIRE_FILES_MIN 64u
 void *vf_wire_context_create(struct vf_err *err);
 void vf_wire_context_destroy(void *context);
