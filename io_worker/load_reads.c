@@ -26,7 +26,7 @@ static void end_read(struct vf_loads *l, struct piece_read *r)
     for (uint32_t i = 0; i <= r->read.more_count; i++)
         load_of(r, i)->in_flight--;
     if (--l->in_flight == 0)
-        vf_expert_cache_count_busy(l->cache, l->index, vf_now_ns() - l->busy_since_ns);
+        vf_cache_loader_count_busy(l->loader, vf_now_ns() - l->busy_since_ns);
 }
 
 /* A load that can't be completed ends with its last piece. */

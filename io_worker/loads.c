@@ -34,14 +34,10 @@ static void forget_load(struct vf_loads *l, struct load *load)
 enum vf_code loads_finish(struct vf_loads *l, struct load *load,
                           const struct vf_cache_failure *failure, struct vf_err *err)
 {
-    uint32_t starved = 0;
-    vf_expert_cache_count_read(l->cache, l->index, load->order.process,
-                               failure ? 0 : load->extent.bytes, vf_now_ns() - load->started_ns,
-                               failure);
-    enum vf_code code =
-        vf_expert_cache_finish(l->cache, l->index, load->slot, failure, &starved, err);
+    vf_cache_loader_count_read(l->loader, load->order.process, failure ? 0 : load->extent.bytes,
+                               vf_now_ns() - load->started_ns, failure);
+    enum vf_code code = vf_cache_loader_finish(l->loader, load->slot, failure, err);
     forget_load(l, load);
-    l->others_starved |= starved;
     return code;
 }
 
@@ -66,7 +62,7 @@ static enum vf_code tell_fronts(struct vf_loads *l, struct vf_err *err)
             (load->landed & l->front) != l->front)
             continue;
         load->front_told = true;
-        code = vf_expert_cache_mark_front(l->cache, l->index, load->slot, err);
+        code = vf_cache_loader_mark_front(l->loader, load->slot, err);
     }
     return code;
 }
@@ -134,7 +130,7 @@ static bool drive_is_idle(struct vf_loads *l)
     const struct vf_cache_order *first = vf_orders_first(l->orders);
     if (l->active > l->active_guesses || (first && !first->speculative))
         return false;
-    l->waits_for_idle = !l->own_drive && vf_expert_cache_others_busy(l->cache, l->index);
+    l->waits_for_idle = !l->own_drive && vf_cache_loader_others_busy(l->loader);
     return !l->waits_for_idle;
 }
 
@@ -191,7 +187,7 @@ static enum vf_code begin(struct vf_loads *l, const struct vf_cache_order *waiti
     enum vf_cache_begin result;
     uint32_t slot;
     *begun = NULL;
-    enum vf_code code = vf_expert_cache_begin(l->cache, l->index, &order, &result, &slot, err);
+    enum vf_code code = vf_cache_loader_begin(l->loader, &order, &result, &slot, err);
     if (code != VF_OK)
         return code;
     l->starved = result == VF_CACHE_STARVED;
@@ -200,7 +196,7 @@ static enum vf_code begin(struct vf_loads *l, const struct vf_cache_order *waiti
     if (result == VF_CACHE_BEGUN)
         *begun = start_load(l, &order, slot);
     if (result == VF_CACHE_PRESENT) {
-        vf_expert_cache_count_merged(l->cache, l->index);
+        vf_cache_loader_count_merged(l->loader);
         struct load *load = find_load(l, order.ref);
         if (load)
             raise_load(l, load, &order);
@@ -226,7 +222,7 @@ static enum vf_code join_neighbours(struct vf_loads *l, struct piece_read *r, st
         last->in_flight = 1;
         r->more[r->read.more_count++] = last;
     }
-    vf_expert_cache_count_joined(l->cache, l->index, r->read.more_count);
+    vf_cache_loader_count_joined(l->loader, r->read.more_count);
     return code;
 }
 
@@ -257,14 +253,11 @@ static enum vf_code drop_guesses(struct vf_loads *l, bool if_late, struct vf_err
     for (uint32_t i = 0; i < l->load_count && l->active_guesses > 0 && code == VF_OK; i++) {
         struct load *load = &l->loads[i];
         bool abandoned = false;
-        uint32_t starved = 0;
         if (!load->active || !load->order.speculative || load->in_flight > 0)
             continue;
-        code = vf_expert_cache_abandon(l->cache, l->index, load->slot, if_late, &abandoned,
-                                       &starved, err);
+        code = vf_cache_loader_abandon(l->loader, load->slot, if_late, &abandoned, err);
         if (abandoned)
             forget_load(l, load);
-        l->others_starved |= starved;
     }
     return code;
 }
@@ -298,9 +291,8 @@ static enum vf_code start_reads(struct vf_loads *l, struct vf_err *err)
     return code;
 }
 
-enum vf_code vf_loads_turn(struct vf_loads *l, uint32_t *starved, struct vf_err *err)
+enum vf_code vf_loads_turn(struct vf_loads *l, struct vf_err *err)
 {
-    l->others_starved = 0;
     enum vf_code code = loads_take_completions(l, err);
     if (code == VF_OK)
         code = drop_guesses(l, true, err);
@@ -314,9 +306,8 @@ enum vf_code vf_loads_turn(struct vf_loads *l, uint32_t *starved, struct vf_err 
     if (code == VF_OK && ended)
         code = start_reads(l, err);
     const struct vf_cache_order *first = vf_orders_first(l->orders);
-    vf_expert_cache_set_busy(l->cache, l->index,
+    vf_cache_loader_set_busy(l->loader,
                              l->active > l->active_guesses || (first && !first->speculative));
-    *starved = l->others_starved;
     return code;
 }
 
@@ -326,7 +317,7 @@ void vf_loads_order(struct vf_loads *l, const struct vf_cache_order *order)
     if (load)
         raise_load(l, load, order); /* and the cache is told in its turn */
     if (vf_orders_put(l->orders, order) == VF_ORDERS_MERGED)
-        vf_expert_cache_count_merged(l->cache, l->index);
+        vf_cache_loader_count_merged(l->loader);
 }
 
 int vf_loads_wait_ms(const struct vf_loads *l)
@@ -415,7 +406,7 @@ enum vf_code vf_loads_create(const struct vf_loads_params *params, struct vf_loa
         return vf_err_set(err, VF_ERR_NO_MEMORY, "I/O worker's reads: out of memory");
     l->bank = *params->bank;
     l->cache = params->cache;
-    l->index = params->index;
+    l->loader = params->loader;
     l->depth = params->depth;
     l->load_count = params->depth + PREEMPTED_MAX;
     /* Stripes whose number the workers divide are read by one worker each. */

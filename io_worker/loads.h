@@ -21,7 +21,7 @@
 #define VF_IO_WORKER_LOADS_H
 
 #include "common/experts/bank.h"
-#include "common/experts/cache.h"
+#include "common/experts/cache_loader.h"
 #include "io_worker/engine.h"
 
 #define VF_IO_PIECES_MAX    64u /* of a record: a bit each */
@@ -29,9 +29,9 @@
 #define VF_IO_PIECE_DEFAULT (1u << 20)
 
 struct vf_loads_params {
-    struct vf_expert_cache *cache;     /* outlives the loads */
+    struct vf_expert_cache *cache;     /* outlives the loads, as does the loader */
+    struct vf_cache_loader *loader;    /* on the cache; from now on used by the loads alone */
     const struct vf_expert_bank *bank; /* copied; what it points to outlives the loads */
-    uint32_t index;                    /* of this I/O worker */
     uint32_t depth;                    /* pieces in flight, 1..VF_READ_DEPTH_MAX */
     uint64_t piece_bytes;              /* 0: the default; larger where a record would have more than
                                           VF_IO_PIECES_MAX, else smaller so that one ends with the
@@ -54,8 +54,8 @@ int vf_loads_wait_ms(const struct vf_loads *l);
 
 /* Takes an order for one of this worker's experts; the reading begins with the next turn. */
 void vf_loads_order(struct vf_loads *l, const struct vf_cache_order *order);
-/* Takes completions and starts what can be started. *starved: as in vf_expert_cache_finish. */
-enum vf_code vf_loads_turn(struct vf_loads *l, uint32_t *starved, struct vf_err *err);
+/* Takes completions and starts what can be started. */
+enum vf_code vf_loads_turn(struct vf_loads *l, struct vf_err *err);
 
 const char *vf_loads_engine(const struct vf_loads *l); /* vf_read_engine_name */
 

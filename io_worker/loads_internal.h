@@ -41,9 +41,10 @@ struct piece_read {
 struct vf_loads {
     struct vf_expert_bank bank;
     struct vf_expert_cache *cache;
+    struct vf_cache_loader *loader;
     struct vf_read_engine *engine;
     struct vf_orders *orders;
-    uint32_t index, depth;
+    uint32_t depth;
     uint64_t piece_bytes;
     uint64_t front; /* pieces with gate and up, as in landed; 0: not told */
     bool own_drive;
@@ -52,10 +53,9 @@ struct vf_loads {
     struct piece_read *reads; /* [depth] */
     struct vf_read **done;    /* [depth], of one turn */
     uint32_t in_flight;
-    uint32_t join_max;   /* records of a read */
-    bool starved;        /* no slot for the first order */
-    bool waits_for_idle; /* guesses wait for other workers */
-    uint32_t others_starved;
+    uint32_t join_max;      /* records of a read */
+    bool starved;           /* no slot for the first order */
+    bool waits_for_idle;    /* guesses wait for other workers */
     uint64_t busy_since_ns; /* in_flight > 0 */
 };
 

@@ -5,7 +5,7 @@
 #ifndef VF_IO_WORKER_ORDERS_H
 #define VF_IO_WORKER_ORDERS_H
 
-#include "common/experts/cache.h"
+#include "common/experts/cache_loader.h"
 
 struct vf_orders;
 

@@ -24,14 +24,21 @@ struct vf_io_service {
     uint32_t index, epoch;
     struct vf_expert_bank bank;
     struct vf_expert_cache *cache;
+    struct vf_cache_loader *loader;
+    uint32_t starved; /* bit i: I/O worker i is to be woken at the end of the round */
     struct vf_loads *loads;
     void *inbox;                          /* PULL */
     void *peers[VF_CACHE_IO_WORKERS_MAX]; /* PUSH to the other I/O workers; NULL for itself */
     uint32_t peer_count;
-    bool registered;
 };
 
-static void wake_starved(struct vf_io_service *s, uint32_t starved)
+/* The cache's waker. */
+static void note_starved(void *ctx, uint32_t io_worker)
+{
+    ((struct vf_io_service *)ctx)->starved |= 1u << io_worker;
+}
+
+static void wake_starved(struct vf_io_service *s)
 {
     Vflow__Fetch fetch = VFLOW__FETCH__INIT;
     Vflow__Envelope envelope = VFLOW__ENVELOPE__INIT;
@@ -40,8 +47,9 @@ static void wake_starved(struct vf_io_service *s, uint32_t starved)
     envelope.body_case = VFLOW__ENVELOPE__BODY_FETCH;
     envelope.fetch = &fetch;
     for (uint32_t i = 0; i < s->peer_count; i++)
-        if (s->peers[i] && (starved >> i & 1))
+        if (s->peers[i] && (s->starved >> i & 1))
             vf_wire_send(s->peers[i], NULL, &envelope, NULL); /* its short poll is the second way */
+    s->starved = 0;
 }
 
 /* ---- orders -------------------------------------------------------------------------------- */
@@ -117,11 +125,10 @@ enum vf_code vf_io_service_run(struct vf_io_service *s, zmq_pollitem_t *extra, i
         return vf_err_set(err, VF_ERR_IO, "waiting for orders: %s", zmq_strerror(zmq_errno()));
     for (int i = 0; i < extra_count; i++)
         extra[i].revents = rc > 0 ? items[2 + i].revents : 0;
-    vf_expert_cache_heartbeat(s->cache, s->index);
-    uint32_t starved = 0;
+    vf_cache_loader_heartbeat(s->loader);
     take_messages(s);
-    enum vf_code code = vf_loads_turn(s->loads, &starved, err);
-    wake_starved(s, starved);
+    enum vf_code code = vf_loads_turn(s->loads, err);
+    wake_starved(s);
     return code;
 }
 
@@ -131,9 +138,6 @@ static enum vf_code check_cache(const struct vf_io_service *s, struct vf_err *er
 {
     const struct vf_cache_geometry *g = vf_expert_cache_geometry(s->cache);
     const struct vf_expert_bank *b = &s->bank;
-    if (s->index >= g->io_worker_count)
-        return vf_err_set(err, VF_ERR_USAGE, "I/O worker index %u; the run has %u", s->index,
-                          g->io_worker_count);
     if (g->fingerprint != b->fingerprint || g->layer_count != b->layer_count ||
         g->expert_count != b->expert_count || g->record_bytes != b->record_bytes)
         return vf_err_set(err, VF_ERR_CORRUPT,
@@ -172,8 +176,8 @@ static enum vf_code open_loads(struct vf_io_service *s, const struct vf_io_servi
 {
     struct vf_loads_params loads = {
         .cache = s->cache,
+        .loader = s->loader,
         .bank = &s->bank,
-        .index = s->index,
         .depth = params->depth ? params->depth : VF_IO_DEPTH_DEFAULT,
         .piece_bytes = params->piece_bytes,
         .throttle_bytes = params->throttle_bytes,
@@ -193,12 +197,12 @@ static enum vf_code open_service(struct vf_io_service *s, const struct vf_io_ser
     if (code == VF_OK)
         code = check_cache(s, err);
     if (code == VF_OK)
+        code = vf_cache_loader_open(s->cache, s->index, (struct vf_cache_waker){note_starved, s},
+                                    &s->loader, err);
+    if (code == VF_OK)
         code = open_loads(s, params, err);
     if (code == VF_OK)
         code = open_sockets(s, params, err);
-    if (code == VF_OK)
-        code = vf_expert_cache_register_io(s->cache, s->index, err);
-    s->registered = code == VF_OK;
     return code;
 }
 
@@ -225,8 +229,7 @@ void vf_io_service_destroy(struct vf_io_service *s)
     if (!s)
         return;
     vf_loads_destroy(s->loads);
-    if (s->registered)
-        vf_expert_cache_release_io(s->cache, s->index, NULL);
+    vf_cache_loader_close(s->loader);
     for (uint32_t i = 0; i < s->peer_count; i++)
         vf_wire_close(s->peers[i]);
     vf_wire_close(s->inbox);

@@ -6,23 +6,10 @@
 #ifndef VF_STAGE_WORKER_EXPERT_SOURCE_H
 #define VF_STAGE_WORKER_EXPERT_SOURCE_H
 
-#include "common/base/err.h"
-#include "common/format/model_file.h"
+#include "common/experts/bank.h"
 
 #include <stdbool.h>
 #include <stdint.h>
-
-struct vf_expert_ref {
-    uint32_t layer, expert; /* weight layer */
-};
-
-/* The front of a record, gate and up, that has landed while down is still being read. It lies in
- * memory that nobody holds for the reader: what is computed from it counts only when the expert is
- * got and its load is this one. */
-struct vf_expert_front {
-    const uint8_t *data; /* NULL: none, or none that is new */
-    uint64_t load;       /* a number that no other load of the run has; 0: none */
-};
 
 struct vf_expert_stats {
     uint64_t wanted;     /* experts asked of the source by acquire, once per (step, expert) */

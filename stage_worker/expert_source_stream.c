@@ -21,6 +21,7 @@
 
 #define CHUNK        64u       /* refs handled per lock of the table and per message */
 #define CHECK_NS     VF_MS(50) /* between looks at whether the I/O workers live */
+#define SAY_NS       VF_S(10)  /* a wait that is worth a line */
 #define RESEND_NS    VF_S(2)   /* an order may be lost with an I/O worker that was restarted */
 #define RECONNECT_MS 5
 
@@ -37,6 +38,7 @@ struct io_peer {
 struct stream_source {
     struct vf_expert_source base;
     struct vf_expert_cache *cache;
+    struct vf_cache_reader *reader;
     struct vf_expert_bank bank;
     uint32_t process, epoch;
     uint64_t timeout_ns, revive_ns;
@@ -114,8 +116,7 @@ static void fetch_chunk(struct stream_source *s, const struct vf_expert_ref *ref
     enum vf_cache_found found[CHUNK];
     struct vf_expert_ref missing[CHUNK];
     struct vf_err err;
-    if (vf_expert_cache_order(s->cache, s->process, refs, n, deadline, speculative, found, &err) !=
-        VF_OK) {
+    if (vf_cache_reader_order(s->reader, refs, n, deadline, speculative, found, &err) != VF_OK) {
         vf_warn("fetch: %s", err.text); /* acquire will order them and report what is wrong */
         return;
     }
@@ -139,7 +140,7 @@ static void note_visit(struct stream_source *s, const struct vf_expert_ref *refs
         key_of(s, refs[i]);
         s->visit[i] = refs[i].expert;
     }
-    if (vf_expert_cache_visit(s->cache, refs[0].layer, s->visit, n, &err) != VF_OK)
+    if (vf_cache_reader_visit(s->reader, refs[0].layer, s->visit, n, &err) != VF_OK)
         vf_warn("fetch: %s", err.text);
 }
 
@@ -154,12 +155,12 @@ static void stream_fetch(struct vf_expert_source *base, const struct vf_expert_r
                     urgency == VF_FETCH_SPECULATIVE);
 }
 
-/* Wakes the I/O workers that wait for a slot; the set is the cache's. */
-static void wake_starved(struct stream_source *s, uint32_t starved)
+/* The cache's waker: I/O worker io waits for a slot. */
+static void wake_starved(void *ctx, uint32_t io)
 {
-    for (uint32_t io = 0; io < s->io_count; io++)
-        if (starved >> io & 1)
-            send_orders(s, io, NULL, 0, 0, ORDER_SCHEDULED);
+    struct stream_source *s = ctx;
+    if (io < s->io_count)
+        send_orders(s, io, NULL, 0, 0, ORDER_SCHEDULED);
 }
 
 /* ---- release ------------------------------------------------------------------------------- */
@@ -169,11 +170,9 @@ static void stream_release(struct vf_expert_source *base, const struct vf_expert
 {
     (void)refs;
     struct stream_source *s = (struct stream_source *)base;
-    uint32_t starved = 0;
     struct vf_err err;
-    if (vf_expert_cache_unpin(s->cache, s->process, got, n, &starved, &err) != VF_OK)
+    if (vf_cache_reader_unpin(s->reader, got, n, &err) != VF_OK)
         vf_error("release of experts: %s", err.text);
-    wake_starved(s, starved);
 }
 
 /* ---- the I/O workers' lives ----------------------------------------------------------------- */
@@ -307,9 +306,9 @@ static enum vf_code look_at_chunk(struct stream_source *s, const struct vf_exper
     enum vf_cache_found found[CHUNK];
     struct vf_cache_failure failures[CHUNK];
     struct vf_expert_ref missing[CHUNK];
-    uint32_t count = 0, starved;
-    enum vf_code code = vf_expert_cache_pin(s->cache, s->process, refs, n, deadline, found, got,
-                                            landed, failures, &starved, err);
+    uint32_t count = 0;
+    enum vf_code code =
+        vf_cache_reader_pin(s->reader, refs, n, deadline, found, got, landed, failures, err);
     if (code != VF_OK)
         return code;
     for (uint32_t i = 0; i < n; i++) {
@@ -324,7 +323,6 @@ static enum vf_code look_at_chunk(struct stream_source *s, const struct vf_exper
             missing[count++] = refs[i];
     }
     send_by_worker(s, missing, count, deadline, ORDER_DEMAND);
-    wake_starved(s, starved);
     return code;
 }
 
@@ -364,6 +362,19 @@ static enum vf_code report_timeout(const struct stream_source *s, struct vf_expe
                       s->timeout_ns / 1000000, vf_expert_cache_geometry(s->cache)->slot_count);
 }
 
+/* Once an acquire, when it takes long. */
+static void say_wait(const struct stream_source *s, struct vf_expert_ref ref, uint64_t *say_at_ns,
+                     uint64_t now_ns)
+{
+    if (now_ns < *say_at_ns)
+        return;
+    *say_at_ns = UINT64_MAX;
+    vf_warn("layer %u, expert %u: waiting for I/O worker %u (process %ld) for %u seconds so far",
+            ref.layer, ref.expert, vf_expert_cache_io_of(s->cache, ref),
+            (long)vf_expert_cache_io_state(s->cache, vf_expert_cache_io_of(s->cache, ref)).pid,
+            (unsigned)(SAY_NS / VF_S(1)));
+}
+
 static enum vf_code stream_acquire(struct vf_expert_source *base, const struct vf_expert_ref *refs,
                                    uint32_t n, uint64_t deadline, const uint8_t **got,
                                    struct vf_expert_front *fronts, struct vf_err *err)
@@ -372,10 +383,11 @@ static enum vf_code stream_acquire(struct vf_expert_source *base, const struct v
     VF_ASSERT(n >= 1);
     uint64_t start_ns = vf_now_ns(), now_ns = start_ns, timeout_at_ns = start_ns + s->timeout_ns;
     uint64_t check_at_ns = start_ns + CHECK_NS, resend_at_ns = start_ns + RESEND_NS;
+    uint64_t say_at_ns = start_ns + SAY_NS;
     enum vf_code code;
     bool any;
     for (;;) {
-        uint32_t events = vf_expert_cache_event_count(s->cache);
+        uint32_t events = vf_cache_reader_event_count(s->reader);
         code = look(s, refs, n, deadline, got, fronts, &any, err);
         if (code != VF_OK || any)
             break;
@@ -383,11 +395,12 @@ static enum vf_code stream_acquire(struct vf_expert_source *base, const struct v
             code = report_timeout(s, refs[0], err);
             break;
         }
-        vf_expert_cache_wait(s->cache, events, vf_min_u64(check_at_ns, timeout_at_ns));
+        vf_cache_reader_wait(s->reader, events, vf_min_u64(check_at_ns, timeout_at_ns));
         now_ns = vf_now_ns();
         if (now_ns < check_at_ns)
             continue;
         check_at_ns = now_ns + CHECK_NS;
+        say_wait(s, refs[0], &say_at_ns, now_ns);
         code = vf_run_state_check(s->run_state, err);
         if (code == VF_OK)
             code = check_peers(s, refs, n, got, err);
@@ -409,7 +422,7 @@ static void stream_stats(const struct vf_expert_source *base, struct vf_expert_s
 {
     const struct stream_source *s = (const struct stream_source *)base;
     *out = s->stats;
-    out->bytes_read = vf_expert_cache_bytes_read_for(s->cache, s->process);
+    out->bytes_read = vf_expert_cache_process_stats(s->cache, s->process).bytes_read;
 }
 
 static void stream_destroy(struct vf_expert_source *base)
@@ -417,9 +430,7 @@ static void stream_destroy(struct vf_expert_source *base)
     struct stream_source *s = (struct stream_source *)base;
     if (!s)
         return;
-    struct vf_err err;
-    if (s->cache && vf_expert_cache_release_process(s->cache, s->process, &err) != VF_OK)
-        vf_warn("leaving the expert cache: %s", err.text);
+    vf_cache_reader_close(s->reader);
     for (uint32_t i = 0; i < s->io_count; i++) {
         vf_wire_close(s->io[i].socket);
         forget_peer(&s->io[i]);
@@ -479,9 +490,6 @@ static enum vf_code connect_peers(struct stream_source *s,
 static enum vf_code open_stream(struct stream_source *s,
                                 const struct vf_expert_stream_params *params, struct vf_err *err)
 {
-    if (params->process >= VF_CACHE_PROCESSES_MAX)
-        return vf_err_set(err, VF_ERR_LIMIT, "process index %u; the expert cache has room for %u",
-                          params->process, VF_CACHE_PROCESSES_MAX);
     enum vf_code code = vf_expert_cache_open(params->run_dir, &s->cache, err);
     if (code == VF_OK)
         code = check_same_model(vf_expert_cache_geometry(s->cache), params->bank, err);
@@ -493,7 +501,8 @@ static enum vf_code open_stream(struct stream_source *s,
     s->visit = calloc(s->bank.expert_count, sizeof *s->visit);
     if (!s->counted || !s->demanded || !s->visit)
         return vf_err_set(err, VF_ERR_NO_MEMORY, "expert source: out of memory");
-    code = vf_expert_cache_release_process(s->cache, s->process, err);
+    struct vf_cache_waker waker = {wake_starved, s};
+    code = vf_cache_reader_open(s->cache, s->process, waker, &s->reader, err);
     return code == VF_OK ? connect_peers(s, params, err) : code;
 }
 

@@ -12,7 +12,7 @@
 #define VF_STAGE_WORKER_EXPERT_SOURCE_STREAM_H
 
 #include "common/experts/bank.h"
-#include "common/experts/cache.h"
+#include "common/experts/cache_reader.h"
 #include "common/run/run_dir.h"
 #include "common/run/run_state.h"
 #include "stage_worker/expert_source.h"

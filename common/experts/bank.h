@@ -10,6 +10,18 @@
 
 #define VF_BANK_FILES_MAX 16u
 
+struct vf_expert_ref {
+    uint32_t layer, expert; /* weight layer */
+};
+
+/* The front of a record, gate and up, that has landed while down is still being read. It lies in
+ * memory that nobody holds for the reader: what is computed from it counts only when the expert is
+ * got and its load is this one. */
+struct vf_expert_front {
+    const uint8_t *data; /* NULL: none, or none that is new */
+    uint64_t load;       /* a number that no other load of the run has; 0: none */
+};
+
 struct vf_expert_bank {
     const char *path;                     /* of the model */
     const char *files[VF_BANK_FILES_MAX]; /* where the records lie: extent.file is the index */

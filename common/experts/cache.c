@@ -1,12 +1,19 @@
-/* The expert cache's object: geometry, creation, opening, and the counters around the table. */
+/* The expert cache's object: geometry, creation, opening, and the mutex around its table.
+ *
+ * Every change of the table happens under the mutex. Stores are plain; what a holder that is killed
+ * between two of them leaves, cache_repair() mends.
+ */
+#include "common/base/log.h"
 #include "common/base/util.h"
 #include "common/experts/cache_internal.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define CACHE_MAGIC      0x3148434143584656ull /* "VFXCACH1" */
-#define CACHE_VERSION    4u
+#define CACHE_VERSION    5u
 #define DATA_ALIGN_SMALL 4096u
 #define DATA_ALIGN_LARGE (2u << 20) /* a huge page, when the data is larger than one */
 
@@ -246,108 +253,101 @@ uint32_t vf_expert_cache_io_of(const struct vf_expert_cache *c, struct vf_expert
     return key_of(c, ref) % c->g.io_worker_count;
 }
 
-/* ---- waiting and counters ------------------------------------------------------------------ */
+/* ---- the mutex ------------------------------------------------------------------------------ */
 
-uint32_t vf_expert_cache_event_count(const struct vf_expert_cache *c)
+/* pthread_mutex_timedlock counts by the wall clock, which may be set; so in short turns. */
+static int lock_within(pthread_mutex_t *mutex, uint64_t until_ns)
 {
-    return atomic_load_explicit(&c->h->event_count, memory_order_acquire);
+    int rc = pthread_mutex_trylock(mutex);
+    if (rc != EBUSY)
+        return rc;
+    do {
+        struct timespec turn;
+        clock_gettime(CLOCK_REALTIME, &turn);
+        turn.tv_sec += 1;
+        rc = pthread_mutex_timedlock(mutex, &turn);
+    } while (rc == ETIMEDOUT && vf_now_ns() < until_ns);
+    return rc;
 }
 
-enum vf_code vf_expert_cache_wait(struct vf_expert_cache *c, uint32_t event_count,
-                                  uint64_t deadline_ns)
+enum vf_code cache_lock(struct vf_expert_cache *c, struct vf_err *err)
 {
-    return vf_futex_wait(&c->h->event_count, event_count, deadline_ns);
+    int rc = lock_within(&c->h->mutex, vf_now_ns() + VF_CACHE_LOCK_NS);
+    if (rc == EOWNERDEAD) {
+        vf_info("expert cache: a process died while it changed the table; repaired");
+        cache_repair(c);
+        rc = pthread_mutex_consistent(&c->h->mutex);
+    }
+    if (rc == 0) {
+        atomic_store_explicit(&c->h->holder, (int32_t)getpid(), memory_order_relaxed);
+        return VF_OK;
+    }
+    return vf_err_errno(err, rc == ETIMEDOUT ? VF_ERR_TIMEOUT : VF_ERR_INTERNAL, rc,
+                        "expert cache: waiting for process %d, which holds its table",
+                        (int)atomic_load_explicit(&c->h->holder, memory_order_relaxed));
 }
 
-static void add_relaxed(_Atomic uint64_t *counter, uint64_t n)
+void cache_unlock(struct vf_expert_cache *c)
 {
-    atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
+    if (cache_lists_are_broken(c)) {
+        vf_warn("expert cache: its table contradicts itself; repaired");
+        cache_repair(c);
+    }
+    int rc = pthread_mutex_unlock(&c->h->mutex);
+    VF_ASSERT(rc == 0);
 }
 
-void vf_expert_cache_count_read(struct vf_expert_cache *c, uint32_t io_worker, uint32_t process,
-                                uint64_t bytes, uint64_t latency_ns, bool failed)
+void cache_announce(struct vf_expert_cache *c)
 {
-    VF_ASSERT(io_worker < c->g.io_worker_count && process < VF_CACHE_PROCESSES_MAX);
-    struct cache_io *io = &c->h->io_workers[io_worker];
-    add_relaxed(&io->reads, 1);
-    add_relaxed(&io->bytes, bytes);
-    add_relaxed(&io->read_errors, failed);
-    add_relaxed(&io->latency_ns_sum, latency_ns);
-    add_relaxed(&io->latencies[cache_latency_bin(latency_ns)], 1);
-    add_relaxed(&c->h->processes[process].bytes_read, bytes);
-    if (latency_ns > atomic_load_explicit(&io->latency_ns_max, memory_order_relaxed))
-        atomic_store_explicit(&io->latency_ns_max, latency_ns, memory_order_relaxed);
+    atomic_fetch_add_explicit(&c->h->event_count, 1, memory_order_release);
+    vf_futex_wake_all(&c->h->event_count);
 }
 
-void vf_expert_cache_count_merged(struct vf_expert_cache *c, uint32_t io_worker)
+enum vf_code vf_expert_cache_lock_for_test(struct vf_expert_cache *c, struct vf_err *err)
+{
+    return cache_lock(c, err);
+}
+
+/* ---- for the coordinator and for tests ------------------------------------------------------- */
+
+enum vf_code vf_expert_cache_release_loader(struct vf_expert_cache *c, uint32_t io_worker,
+                                            struct vf_err *err)
 {
     VF_ASSERT(io_worker < c->g.io_worker_count);
-    add_relaxed(&c->h->io_workers[io_worker].merged, 1);
+    enum vf_code code = cache_lock(c, err);
+    if (code != VF_OK)
+        return code;
+    /* Pages of the object can't be exchanged instead of resting: the other I/O workers have them
+     * registered as fixed buffers. */
+    for (uint32_t i = 0; i < c->g.slot_count; i++)
+        if (c->slots[i].state == VF_SLOT_LOADING && c->slots[i].loader == io_worker)
+            cache_evict(c, &c->slots[i], vf_now_ns() + CACHE_REST_NS);
+    for (uint32_t k = io_worker; k < c->key_count; k += c->g.io_worker_count)
+        c->keys[k].ordered = 0; /* its queue died with it */
+    c->h->starved &= ~(1u << io_worker);
+    atomic_store_explicit(&c->h->io_workers[io_worker].busy, 0, memory_order_relaxed);
+    cache_unlock(c);
+    cache_announce(c); /* whoever waits for one of them orders it again */
+    return VF_OK;
 }
 
-void vf_expert_cache_count_joined(struct vf_expert_cache *c, uint32_t io_worker, uint32_t records)
+enum vf_code vf_expert_cache_view(struct vf_expert_cache *c, uint32_t slot,
+                                  struct vf_cache_slot_view *out, struct vf_err *err)
 {
-    VF_ASSERT(io_worker < c->g.io_worker_count);
-    add_relaxed(&c->h->io_workers[io_worker].joined, records);
-}
-
-void vf_expert_cache_count_busy(struct vf_expert_cache *c, uint32_t io_worker, uint64_t ns)
-{
-    VF_ASSERT(io_worker < c->g.io_worker_count);
-    add_relaxed(&c->h->io_workers[io_worker].busy_ns, ns);
-}
-
-void vf_expert_cache_set_busy(struct vf_expert_cache *c, uint32_t io_worker, bool busy)
-{
-    VF_ASSERT(io_worker < c->g.io_worker_count);
-    atomic_store_explicit(&c->h->io_workers[io_worker].busy, busy, memory_order_relaxed);
-}
-
-bool vf_expert_cache_others_busy(const struct vf_expert_cache *c, uint32_t io_worker)
-{
-    for (uint32_t i = 0; i < c->g.io_worker_count; i++)
-        if (i != io_worker && atomic_load_explicit(&c->h->io_workers[i].busy, memory_order_relaxed))
-            return true;
-    return false;
-}
-
-void vf_expert_cache_heartbeat(struct vf_expert_cache *c, uint32_t io_worker)
-{
-    VF_ASSERT(io_worker < c->g.io_worker_count);
-    atomic_store_explicit(&c->h->io_workers[io_worker].heartbeat_ns, vf_now_ns(),
-                          memory_order_relaxed);
-}
-
-uint64_t vf_expert_cache_bytes_read_for(const struct vf_expert_cache *c, uint32_t process)
-{
-    VF_ASSERT(process < VF_CACHE_PROCESSES_MAX);
-    return atomic_load_explicit(&c->h->processes[process].bytes_read, memory_order_relaxed);
-}
-
-struct vf_cache_io_state vf_expert_cache_io_state(const struct vf_expert_cache *c,
-                                                  uint32_t io_worker)
-{
-    VF_ASSERT(io_worker < c->g.io_worker_count);
-    const struct cache_io *io = &c->h->io_workers[io_worker];
-    uint64_t pid = atomic_load_explicit(&io->pid, memory_order_acquire);
-#define LOAD(field) atomic_load_explicit(&io->field, memory_order_relaxed)
-    return (struct vf_cache_io_state){
-        .pid = pid <= INT32_MAX ? (pid_t)pid : 0,
-        .start_time = LOAD(start_time),
-        .heartbeat_ns = LOAD(heartbeat_ns),
-        .stats =
-            {
-                .reads = LOAD(reads),
-                .bytes = LOAD(bytes),
-                .read_errors = LOAD(read_errors),
-                .latency_ns_sum = LOAD(latency_ns_sum),
-                .latency_ns_max = LOAD(latency_ns_max),
-                .merged = LOAD(merged),
-                .stale = LOAD(stale),
-                .evictions = LOAD(evictions),
-                .busy_ns = LOAD(busy_ns),
-                .joined = LOAD(joined),
-            },
-    };
-#undef LOAD
+    VF_ASSERT(slot < c->g.slot_count);
+    enum vf_code code = cache_lock(c, err);
+    if (code != VF_OK)
+        return code;
+    const struct cache_slot *s = &c->slots[slot];
+    *out = (struct vf_cache_slot_view){.state = VF_SLOT_FREE, .pin_count = s->pin_count};
+    if (cache_slot_is_sane(c, s)) {
+        out->state = s->state;
+        out->ref = (struct vf_expert_ref){s->key / c->g.expert_count, s->key % c->g.expert_count};
+        out->is_protected = cache_is_protected(c, s);
+        out->is_speculative = s->is_speculative;
+        out->front_landed = s->state == VF_SLOT_LOADING && s->front_landed;
+        out->deadline = s->deadline;
+    }
+    cache_unlock(c);
+    return VF_OK;
 }

@@ -1,5 +1,6 @@
 /* The expert cache: slots in one shared-memory object, one table for the stage workers (readers)
- * and I/O workers (loaders) of a host.
+ * and I/O workers (loaders) of a host. This is the object; a stage worker opens a reader on it
+ * (cache_reader.h), an I/O worker a loader (cache_loader.h).
  *
  * A slot goes free -> loading -> ready (or error) -> free. Readers pin a ready slot while they use
  * it. While it is loading they may look at the part that its loader says has landed; each load has
@@ -17,9 +18,15 @@
  * Deadlines are ranks: lower is needed sooner.
  *
  * The table is guarded by a process-shared robust mutex: when its holder died, the next one repairs
- * the table from the slots and their pins. Counters and heartbeat words have one writer each.
- * Whatever is read from the object is checked before use; geometry is checked once and kept
- * privately. A handle may be used by several threads.
+ * the table from the slots and their pins. A call that takes it may take VF_CACHE_LOCK_NS and fail
+ * with VF_ERR_TIMEOUT (its holder is stopped) or VF_ERR_INTERNAL; nothing has happened then.
+ * Outside of it there are atomics alone: the event count, which a loader raises with release after
+ * its change and a reader reads with acquire before it looks; an I/O worker's pid, released after
+ * its start time; and counters, relaxed, which may be of slightly different moments. Whatever is
+ * read from the object is checked before use; geometry is checked once and kept privately. The data
+ * of a slot belongs to its loader while it is loading, but for a front that has landed, and to
+ * nobody's pen afterwards; the mutex orders both. A cache may be used by several threads, a reader
+ * or loader by one at a time.
  *
  * Object (offsets in the header, little-endian, fixed-width): header | keys [layers * experts] |
  * slots [slots] | lists [3][slots] | policy | pins [slots][VF_CACHE_PROCESSES_MAX] |
@@ -30,8 +37,8 @@
 
 #include "common/base/clock.h"
 #include "common/base/err.h"
+#include "common/experts/bank.h"
 #include "common/run/run_dir.h"
-#include "stage_worker/expert_source.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -73,103 +80,27 @@ uint8_t *vf_expert_cache_slot_data(const struct vf_expert_cache *c, uint32_t slo
 /* Which I/O worker loads an expert. */
 uint32_t vf_expert_cache_io_of(const struct vf_expert_cache *c, struct vf_expert_ref ref);
 
-/* ---- readers ------------------------------------------------------------------------------- */
-
-enum vf_cache_found {
-    VF_CACHE_MISSING, /* neither in a slot nor ordered */
-    VF_CACHE_ORDERED, /* ordered, no slot yet */
-    VF_CACHE_LOADING,
-    VF_CACHE_READY,
-    VF_CACHE_FAILED, /* its read failed; told once, the slot is free again */
-};
 struct vf_cache_failure {
     enum vf_code code;   /* VF_ERR_IO or VF_ERR_CORRUPT */
     int sys_errno;       /* VF_ERR_IO; 0: the file ended inside the record */
     uint64_t xxh3_found; /* VF_ERR_CORRUPT: the checksum of what was read */
 };
 
-/* A routing decision: a step uses these experts of a layer, each named once. What the choice of
- * victims learns from; called before their order. */
-enum vf_code vf_expert_cache_visit(struct vf_expert_cache *c, uint32_t layer,
-                                   const uint32_t *experts, uint32_t n, struct vf_err *err);
-/* For orders about to be sent: protects every ref that has a slot until deadline (not for a
- * speculative one), marks the others as ordered, and tells in found[n] (MISSING: this order is the
- * first). */
-enum vf_code vf_expert_cache_order(struct vf_expert_cache *c, uint32_t process,
-                                   const struct vf_expert_ref *refs, uint32_t n, uint64_t deadline,
-                                   bool speculative, enum vf_cache_found *found,
-                                   struct vf_err *err);
-/* Pins every ref that is ready: found[i] READY, data[i] set; a ref given twice is pinned twice. Of
- * the others, data[i] is NULL; those loading are marked as waited for, so that a failure is kept
- * for this process, those without a slot as ordered (the caller sends a demand); FAILED fills
- * failures[i]. landed[i] has the number of a ready ref's load, and of a loading one whose front has
- * landed that and where; zero for others; landed may be NULL. Also tells the cache that the process
- * has come to deadline, which may free what it ordered for earlier: *starved as in unpin. */
-enum vf_code vf_expert_cache_pin(struct vf_expert_cache *c, uint32_t process,
-                                 const struct vf_expert_ref *refs, uint32_t n, uint64_t deadline,
-                                 enum vf_cache_found *found, const uint8_t **data,
-                                 struct vf_expert_front *landed, struct vf_cache_failure *failures,
-                                 uint32_t *starved, struct vf_err *err);
-/* Undoes pins: data[i] as vf_expert_cache_pin gave it, NULL is skipped. *starved has bit w set when
- * I/O worker w has an order waiting for a slot: the caller sends it a message. */
-enum vf_code vf_expert_cache_unpin(struct vf_expert_cache *c, uint32_t process,
-                                   const uint8_t *const *data, uint32_t n, uint32_t *starved,
-                                   struct vf_err *err);
-/* Gives back what a dead (or leaving) process pinned and ordered. */
-enum vf_code vf_expert_cache_release_process(struct vf_expert_cache *c, uint32_t process,
-                                             struct vf_err *err);
-
-/* To wait for "some slot became ready or failed, or a front that somebody waits for has landed":
- * take the count, look (pin), then wait for the count to move on. VF_OK also without a reason,
- * VF_ERR_TIMEOUT after deadline_ns. */
-uint32_t vf_expert_cache_event_count(const struct vf_expert_cache *c);
-enum vf_code vf_expert_cache_wait(struct vf_expert_cache *c, uint32_t event_count,
-                                  uint64_t deadline_ns);
-uint64_t vf_expert_cache_bytes_read_for(const struct vf_expert_cache *c, uint32_t process);
-/* Time during which at least one load that process ordered, guesses apart, was in flight. */
-uint64_t vf_expert_cache_read_ns_for(const struct vf_expert_cache *c, uint32_t process);
-
-/* ---- loaders ------------------------------------------------------------------------------- */
-
-struct vf_cache_order {
-    struct vf_expert_ref ref;
-    uint64_t deadline;
-    uint32_t process;
-    bool demand;      /* somebody waits */
-    bool speculative; /* a guess; never both */
+/* How a reader or loader tells an I/O worker that waits for a slot to look again: called at the end
+ * of a call that may have freed one, without the mutex, once for each such worker but the caller.
+ */
+struct vf_cache_waker {
+    void (*wake)(void *ctx, uint32_t io_worker); /* NULL: nobody is told; a short poll finds it */
+    void *ctx;
 };
-enum vf_cache_begin {
-    VF_CACHE_BEGUN,   /* slot is loading for the caller, who fills it and calls finish */
-    VF_CACHE_PRESENT, /* ready, failed or loading already */
-    VF_CACHE_STALE,   /* a prefetch whose process is past it, an order fulfilled meanwhile, or a
-                         guess for which there is no slot */
-    VF_CACHE_STARVED, /* no slot may be taken; the worker is noted as starved until it gets one */
-};
-enum vf_code vf_expert_cache_begin(struct vf_expert_cache *c, uint32_t io_worker,
-                                   const struct vf_cache_order *order, enum vf_cache_begin *result,
-                                   uint32_t *slot, struct vf_err *err);
-/* The front of the record that the slot is loading has landed and stays. Wakes the waiters if
- * somebody waits for this one. */
-enum vf_code vf_expert_cache_mark_front(struct vf_expert_cache *c, uint32_t io_worker,
-                                        uint32_t slot, struct vf_err *err);
-/* failure NULL: the slot is ready. Else it becomes failed if somebody waits for it, or free. Wakes
- * the waiters. *starved: as in unpin, other I/O workers to tell. */
-enum vf_code vf_expert_cache_finish(struct vf_expert_cache *c, uint32_t io_worker, uint32_t slot,
-                                    const struct vf_cache_failure *failure, uint32_t *starved,
-                                    struct vf_err *err);
-/* Gives up a speculative load that nobody asked for meanwhile, with if_late only when its time has
- * come or another I/O worker is starved: *abandoned, and the slot is free. The caller has no read
- * of it in flight. *starved as in unpin. */
-enum vf_code vf_expert_cache_abandon(struct vf_expert_cache *c, uint32_t io_worker, uint32_t slot,
-                                     bool if_late, bool *abandoned, uint32_t *starved,
-                                     struct vf_err *err);
-/* Enters this process as I/O worker io_worker. Slots that a dead predecessor was loading become
- * free, but rest for two seconds first: its last reads may still land in them. */
-enum vf_code vf_expert_cache_register_io(struct vf_expert_cache *c, uint32_t io_worker,
-                                         struct vf_err *err);
-/* Frees what io_worker was loading, as above; for the coordinator when one died. */
-enum vf_code vf_expert_cache_release_io(struct vf_expert_cache *c, uint32_t io_worker,
-                                        struct vf_err *err);
+
+/* Frees what I/O worker io_worker was loading, and forgets its orders, so that whoever waits for
+ * one orders it again: for the coordinator when one died. The slots rest for two seconds first,
+ * since its last reads may still land in them. */
+enum vf_code vf_expert_cache_release_loader(struct vf_expert_cache *c, uint32_t io_worker,
+                                            struct vf_err *err);
+
+/* ---- counters ------------------------------------------------------------------------------ */
 
 struct vf_cache_io_stats { /* totals of one I/O worker */
     uint64_t reads, bytes, read_errors;
@@ -179,20 +110,6 @@ struct vf_cache_io_stats { /* totals of one I/O worker */
     uint64_t busy_ns; /* time with at least one read in flight */
     uint64_t joined;  /* records that were read along with the one before them, in one request */
 };
-/* Adds to the worker's totals; one caller per io_worker. */
-void vf_expert_cache_count_read(struct vf_expert_cache *c, uint32_t io_worker, uint32_t process,
-                                uint64_t bytes, uint64_t latency_ns, bool failed);
-void vf_expert_cache_count_merged(struct vf_expert_cache *c, uint32_t io_worker);
-void vf_expert_cache_count_joined(struct vf_expert_cache *c, uint32_t io_worker, uint32_t records);
-void vf_expert_cache_count_busy(struct vf_expert_cache *c, uint32_t io_worker, uint64_t ns);
-/* Whether a worker has work that isn't speculative, and whether one of the others has: those that
- * share a drive speculate only when none has. A hint. */
-void vf_expert_cache_set_busy(struct vf_expert_cache *c, uint32_t io_worker, bool busy);
-bool vf_expert_cache_others_busy(const struct vf_expert_cache *c, uint32_t io_worker);
-void vf_expert_cache_heartbeat(struct vf_expert_cache *c, uint32_t io_worker);
-
-/* ---- anybody ------------------------------------------------------------------------------- */
-
 struct vf_cache_io_state {
     pid_t pid;           /* 0: not registered yet */
     uint64_t start_time; /* vf_process_start_time of pid */
@@ -202,6 +119,14 @@ struct vf_cache_io_state {
 /* io_worker < io_worker_count. */
 struct vf_cache_io_state vf_expert_cache_io_state(const struct vf_expert_cache *c,
                                                   uint32_t io_worker);
+
+struct vf_cache_process_stats { /* of one reading process */
+    uint64_t bytes_read;        /* loaded on its orders */
+    uint64_t read_ns; /* time with at least one load that it ordered, guesses apart, in flight */
+};
+/* process < VF_CACHE_PROCESSES_MAX. */
+struct vf_cache_process_stats vf_expert_cache_process_stats(const struct vf_expert_cache *c,
+                                                            uint32_t process);
 
 struct vf_cache_totals { /* of the whole cache */
     uint64_t reads, bytes, evictions;

@@ -1,11 +1,12 @@
-/* The expert cache's object in shared memory, and the handle on it: what expert_cache.c (object,
- * counters), expert_cache_table.c (index, orders, pins, loads) and expert_cache_slots.c (who may
- * take which slot) share. */
+/* The expert cache's object in shared memory, and the handle on it: what its files
+ * share. Arrows point down: cache_reader.c and cache_loader.c (the doors), cache.c (object and
+ * mutex), cache_slots.c (the table under the mutex), cache_stats.c (counters, without it). */
 #ifndef VF_COMMON_EXPERTS_CACHE_INTERNAL_H
 #define VF_COMMON_EXPERTS_CACHE_INTERNAL_H
 
 #include "common/base/index_heap.h"
-#include "common/experts/cache.h"
+#include "common/experts/cache_loader.h"
+#include "common/experts/cache_reader.h"
 #include "common/experts/policy.h"
 #include "common/run/shm.h"
 
@@ -13,6 +14,7 @@
 #include <stdatomic.h>
 
 #define NO_LOADER             UINT32_MAX
+#define CACHE_REST_NS         VF_S(2) /* of a slot whose loader died: a drive's read takes far less */
 #define VF_CACHE_LATENCY_BINS 96u
 
 struct cache_process {             /* written under the mutex, bytes_read by the loaders */
@@ -29,7 +31,7 @@ struct cache_io {                      /* written by its I/O worker alone */
     _Atomic uint64_t heartbeat_ns; /* relaxed, like all that follow: statistics */
     _Atomic uint64_t reads, bytes, read_errors;
     _Atomic uint64_t latency_ns_sum, latency_ns_max;
-    _Atomic uint64_t latencies[VF_CACHE_LATENCY_BINS]; /* reads by expert_cache_stats.c's bins */
+    _Atomic uint64_t latencies[VF_CACHE_LATENCY_BINS]; /* reads by cache_stats.c's bins */
     _Atomic uint64_t merged, stale, evictions;
     _Atomic uint64_t busy_ns, joined;
     _Atomic uint64_t busy; /* relaxed, a hint: it has work that isn't speculative */
@@ -44,6 +46,7 @@ struct cache_header {
     uint64_t keys_offset, slots_offset, pins_offset, data_offset, total_bytes;
     uint64_t lists_offset, policy_offset;
     _Alignas(64) pthread_mutex_t mutex;
+    _Atomic int32_t holder; /* pid of the last one that took it; relaxed: for a message */
     _Alignas(64) _Atomic uint32_t event_count; /* futex; release by loaders, acquire by waiters */
     _Alignas(64) uint32_t starved; /* bit w: I/O worker w has an order without slot; this and what
                                       follows under the mutex */
@@ -110,7 +113,7 @@ static inline uint32_t key_of(const struct vf_expert_cache *c, struct vf_expert_
     return ref.layer * c->g.expert_count + ref.expert;
 }
 
-/* ---- expert_cache_slots.c; all under the mutex ---------------------------------------------- */
+/* ---- cache_slots.c; all under the mutex ------------------------------------------------------ */
 
 bool cache_slot_is_sane(const struct vf_expert_cache *c, const struct cache_slot *s);
 uint32_t cache_slot_index(const struct vf_expert_cache *c, const struct cache_slot *s);
@@ -131,16 +134,36 @@ void cache_count_prefetch(struct cache_slot *s, _Atomic uint64_t *prefetched,
 struct cache_slot *cache_choose_slot(struct vf_expert_cache *c, const struct vf_cache_order *order);
 bool cache_lists_are_broken(const struct vf_expert_cache *c);
 void cache_rebuild_lists(struct vf_expert_cache *c);
-
-/* ---- expert_cache_stats.c ------------------------------------------------------------------- */
-
-uint32_t cache_latency_bin(uint64_t latency_ns); /* < VF_CACHE_LATENCY_BINS */
-
-/* ---- expert_cache_table.c -------------------------------------------------------------------- */
-
-/* Rebuilds all that is derived from the slots and their pins. */
+/* Rebuilds all that is derived from the slots and their pins. A slot that makes no sense becomes
+ * free; if it is pinned it stays, without an entry in the index, until its last pin goes. */
 void cache_repair(struct vf_expert_cache *c);
+/* The process ordered the slot's expert for the deadline: of several orders the earliest counts, a
+ * guess doesn't. */
+void cache_protect(struct vf_expert_cache *c, struct cache_slot *s, uint32_t process,
+                   uint64_t deadline);
+/* A load begins that the process is going to need: while at least one is in flight, its read time
+ * runs. */
+void cache_take_off(struct vf_expert_cache *c, struct cache_slot *s, uint32_t process);
 /* The slot's load, if it counts to a process's read time, is over. */
 void cache_land(struct vf_expert_cache *c, struct cache_slot *s);
+
+/* ---- cache.c -------------------------------------------------------------------------------- */
+
+/* Takes the mutex, and repairs the table if its holder died. */
+enum vf_code cache_lock(struct vf_expert_cache *c, struct vf_err *err);
+void cache_unlock(struct vf_expert_cache *c);
+/* Tells all that wait: look again. */
+void cache_announce(struct vf_expert_cache *c);
+
+static inline void cache_wake(const struct vf_cache_waker *waker, uint32_t starved)
+{
+    for (uint32_t w = 0; starved && waker->wake && w < VF_CACHE_IO_WORKERS_MAX; w++)
+        if (starved >> w & 1)
+            waker->wake(waker->ctx, w);
+}
+
+/* ---- cache_stats.c -------------------------------------------------------------------------- */
+
+uint32_t cache_latency_bin(uint64_t latency_ns); /* < VF_CACHE_LATENCY_BINS */
 
 #endif

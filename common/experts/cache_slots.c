@@ -1,13 +1,18 @@
-/* Which slot an order gets. Every slot that may be taken stands in one list, by its state:
+/* The slots, what is derived from them, and which one an order gets. A slot's state, key, loader
+ * and pins say everything: the index, the pin sums and the lists follow from them, so that a table
+ * whose holder was killed between two stores is repaired from the slots.
+ *
+ * Every slot that may be taken stands in one list, by its state:
  *   - free: the one usable soonest first;
  *   - protected: ordered and not used yet; a guess before the others, then who is needed last. A
  *     second index of the same slots, by deadline, finds those whose time is past;
  *   - candidate: everything else that is ready; the policy knows it by its expert and says which
  *     one is worth least.
- * Slots that are loading or pinned stand in none. The lists are heaps in the object: derived from
- * the slots, rebuilt from them when they make no sense.
+ * Slots that are loading or pinned stand in none. The lists are heaps in the object,
+ * rebuilt when they make no sense.
  */
 #include "common/base/log.h"
+#include "common/base/util.h"
 #include "common/experts/cache_internal.h"
 
 enum { LIST_NONE, LIST_FREE, LIST_PROTECTED, LIST_CANDIDATE };
@@ -45,6 +50,43 @@ bool cache_is_protected(const struct vf_expert_cache *c, const struct cache_slot
 {
     return s->is_protected && s->ordered_by < VF_CACHE_PROCESSES_MAX &&
            c->h->processes[s->ordered_by].reached <= s->deadline;
+}
+
+/* ---- read time ------------------------------------------------------------------------------ */
+
+void cache_take_off(struct vf_expert_cache *c, struct cache_slot *s, uint32_t process)
+{
+    struct cache_process *p = &c->h->processes[process];
+    if (s->reading_plus1)
+        return;
+    s->reading_plus1 = process + 1;
+    if (p->reading++ == 0)
+        p->reading_since_ns = vf_now_ns();
+}
+
+void cache_land(struct vf_expert_cache *c, struct cache_slot *s)
+{
+    if (s->reading_plus1 == 0 || s->reading_plus1 > VF_CACHE_PROCESSES_MAX)
+        return;
+    struct cache_process *p = &c->h->processes[s->reading_plus1 - 1];
+    uint64_t now_ns = vf_now_ns();
+    s->reading_plus1 = 0;
+    if (p->reading == 0 || --p->reading > 0 || now_ns < p->reading_since_ns)
+        return;
+    atomic_fetch_add_explicit(&p->read_ns, now_ns - p->reading_since_ns, memory_order_relaxed);
+}
+
+static void recount_reading(struct vf_expert_cache *c)
+{
+    for (uint32_t p = 0; p < VF_CACHE_PROCESSES_MAX; p++)
+        c->h->processes[p].reading = 0;
+    for (uint32_t i = 0; i < c->g.slot_count; i++) {
+        struct cache_slot *s = &c->slots[i];
+        bool reads = s->state == VF_SLOT_LOADING && s->reading_plus1 <= VF_CACHE_PROCESSES_MAX;
+        s->reading_plus1 = reads ? s->reading_plus1 : 0;
+        if (s->reading_plus1)
+            c->h->processes[s->reading_plus1 - 1].reading++;
+    }
 }
 
 /* ---- heaps --------------------------------------------------------------------------------- */
@@ -228,6 +270,48 @@ void cache_rebuild_lists(struct vf_expert_cache *c)
 bool cache_lists_are_broken(const struct vf_expert_cache *c)
 {
     return c->lists_broken || vf_policy_is_broken(&c->policy);
+}
+
+void cache_protect(struct vf_expert_cache *c, struct cache_slot *s, uint32_t process,
+                   uint64_t deadline)
+{
+    if (s->state == VF_SLOT_LOADING)
+        cache_take_off(c, s, process);
+    if (cache_is_protected(c, s) && !s->is_speculative && s->deadline <= deadline)
+        return;
+    s->is_speculative = 0;
+    s->ordered_by = process;
+    s->deadline = deadline;
+    s->is_protected = 1;
+    cache_file_slot(c, s);
+}
+
+/* ---- repair -------------------------------------------------------------------------------- */
+
+static void set_insane_free(struct cache_slot *s)
+{
+    *s = (struct cache_slot){
+        .state = VF_SLOT_FREE, .loader = NO_LOADER, .since_ns = vf_now_ns() + CACHE_REST_NS};
+}
+
+void cache_repair(struct vf_expert_cache *c)
+{
+    for (uint32_t k = 0; k < c->key_count; k++)
+        c->keys[k].slot_plus1 = 0;
+    for (uint32_t i = 0; i < c->g.slot_count; i++) {
+        struct cache_slot *s = &c->slots[i];
+        uint32_t pins = 0;
+        for (uint32_t p = 0; p < VF_CACHE_PROCESSES_MAX; p++)
+            pins += c->pins[i][p];
+        s->pin_count = pins;
+        bool usable = cache_slot_is_sane(c, s) && c->keys[s->key].slot_plus1 == 0;
+        if (usable)
+            c->keys[s->key].slot_plus1 = i + 1;
+        else if (pins == 0 && s->state != VF_SLOT_FREE)
+            set_insane_free(s);
+    }
+    recount_reading(c);
+    cache_rebuild_lists(c);
 }
 
 /* ---- the choice ---------------------------------------------------------------------------- */

@@ -72,8 +72,36 @@ struct vf_cache_totals vf_expert_cache_totals(const struct vf_expert_cache *c)
     return t;
 }
 
-uint64_t vf_expert_cache_read_ns_for(const struct vf_expert_cache *c, uint32_t process)
+struct vf_cache_process_stats vf_expert_cache_process_stats(const struct vf_expert_cache *c,
+                                                            uint32_t process)
 {
     VF_ASSERT(process < VF_CACHE_PROCESSES_MAX);
-    return LOAD(c->h->processes[process].read_ns);
+    const struct cache_process *p = &c->h->processes[process];
+    return (struct vf_cache_process_stats){LOAD(p->bytes_read), LOAD(p->read_ns)};
+}
+
+struct vf_cache_io_state vf_expert_cache_io_state(const struct vf_expert_cache *c,
+                                                  uint32_t io_worker)
+{
+    VF_ASSERT(io_worker < c->g.io_worker_count);
+    const struct cache_io *io = &c->h->io_workers[io_worker];
+    uint64_t pid = atomic_load_explicit(&io->pid, memory_order_acquire);
+    return (struct vf_cache_io_state){
+        .pid = pid <= INT32_MAX ? (pid_t)pid : 0,
+        .start_time = LOAD(io->start_time),
+        .heartbeat_ns = LOAD(io->heartbeat_ns),
+        .stats =
+            {
+                .reads = LOAD(io->reads),
+                .bytes = LOAD(io->bytes),
+                .read_errors = LOAD(io->read_errors),
+                .latency_ns_sum = LOAD(io->latency_ns_sum),
+                .latency_ns_max = LOAD(io->latency_ns_max),
+                .merged = LOAD(io->merged),
+                .stale = LOAD(io->stale),
+                .evictions = LOAD(io->evictions),
+                .busy_ns = LOAD(io->busy_ns),
+                .joined = LOAD(io->joined),
+            },
+    };
 }

@@ -403,7 +403,7 @@ static void revive(struct vf_engine *e, struct worker *w, const char *how)
     w->asks_open = 0;
     e->ready_count--;
     struct vf_err why;
-    enum vf_code code = vf_expert_cache_release_io(e->cache, w->index, &why);
+    enum vf_code code = vf_expert_cache_release_loader(e->cache, w->index, &why);
     if (!code)
         code = start_worker(e, w, &why);
     if (code)

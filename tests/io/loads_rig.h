@@ -3,7 +3,7 @@
 #ifndef VF_TESTS_LOADS_RIG_H
 #define VF_TESTS_LOADS_RIG_H
 
-#include "io_test.h"
+#include "doors.h"
 #include "io_worker/loads.h"
 
 #include <poll.h>
@@ -23,7 +23,9 @@ static inline struct rig make_rig(const struct test_bank *bank, uint32_t slots, 
     struct vf_cache_geometry g = test_geometry(bank, slots, io_workers);
     MUST(vf_run_dir_create(&r.rd, &must_err));
     MUST(vf_expert_cache_create(r.rd, &g, &r.c, &must_err));
+    open_doors(r.c);
     params.cache = r.c;
+    params.loader = loader_of(r.c, 0);
     params.bank = &bank->bank;
     MUST(vf_loads_create(&params, &r.l, &must_err));
     return r;
@@ -32,6 +34,7 @@ static inline struct rig make_rig(const struct test_bank *bank, uint32_t slots, 
 static inline void close_rig(struct rig *r)
 {
     vf_loads_destroy(r->l);
+    close_doors();
     vf_expert_cache_close(r->c);
     vf_run_dir_remove(r->rd);
     vf_run_dir_close(r->rd);
@@ -45,7 +48,8 @@ static inline void order_of(struct rig *r, struct vf_expert_ref ref, uint64_t de
     struct vf_cache_order o = {
         .ref = ref, .deadline = deadline, .demand = class == DEMAND, .speculative = class == GUESS};
     enum vf_cache_found found;
-    MUST(vf_expert_cache_order(r->c, 0, &o.ref, 1, deadline, class == GUESS, &found, &must_err));
+    MUST(vf_cache_reader_order(reader_of(r->c, 0), &o.ref, 1, deadline, class == GUESS, &found,
+                               &must_err));
     vf_loads_order(r->l, &o);
 }
 
@@ -57,8 +61,7 @@ static inline void order(struct rig *r, uint32_t expert, uint64_t deadline, enum
 
 static inline void turn(struct rig *r)
 {
-    uint32_t starved;
-    MUST(vf_loads_turn(r->l, &starved, &must_err));
+    MUST(vf_loads_turn(r->l, &must_err));
 }
 
 static inline void wait_turn(struct rig *r)

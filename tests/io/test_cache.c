@@ -1,7 +1,7 @@
 /* The expert cache: who may take which slot, what survives a killed process, what is refused. */
 #include "common/experts/policy.h"
 #include "common/run/shm.h"
-#include "io_test.h"
+#include "doors.h"
 
 #define RECORD 4096u
 
@@ -17,6 +17,7 @@ static struct vf_expert_cache *make_cache(uint32_t slots, uint32_t io_workers)
                                   .fingerprint = 42};
     struct vf_expert_cache *c;
     MUST(vf_expert_cache_create(rd, &g, &c, &must_err));
+    open_doors(c);
     return c;
 }
 
@@ -24,6 +25,7 @@ static void drop_cache(struct vf_expert_cache *c)
 {
     char name[VF_RUN_SHM_NAME_MAX];
     vf_run_dir_shm_name(rd, VF_RUN_SHM_EXPERTS, name);
+    close_doors();
     vf_expert_cache_close(c);
     vf_shm_unlink(name);
 }
@@ -40,16 +42,15 @@ static enum vf_cache_begin begin(struct vf_expert_cache *c, uint32_t key, uint64
     struct vf_cache_order order = {ref(key), deadline, 0, demand, false};
     enum vf_cache_begin result;
     enum vf_cache_found found;
-    MUST(vf_expert_cache_order(c, 0, &order.ref, 1, deadline, false, &found, &must_err));
+    MUST(vf_cache_reader_order(reader_of(c, 0), &order.ref, 1, deadline, false, &found, &must_err));
     uint32_t io = vf_expert_cache_io_of(c, order.ref);
-    MUST(vf_expert_cache_begin(c, io, &order, &result, slot, &must_err));
+    MUST(vf_cache_loader_begin(loader_of(c, io), &order, &result, slot, &must_err));
     return result;
 }
 
 static void finish(struct vf_expert_cache *c, uint32_t key, uint32_t slot)
 {
-    uint32_t starved;
-    MUST(vf_expert_cache_finish(c, vf_expert_cache_io_of(c, ref(key)), slot, NULL, &starved,
+    MUST(vf_cache_loader_finish(loader_of(c, vf_expert_cache_io_of(c, ref(key))), slot, NULL,
                                 &must_err));
 }
 
@@ -69,8 +70,7 @@ static enum vf_cache_found pin(struct vf_expert_cache *c, uint32_t process, uint
     struct vf_expert_ref r = ref(key);
     enum vf_cache_found found;
     struct vf_cache_failure failure;
-    uint32_t starved;
-    MUST(vf_expert_cache_pin(c, process, &r, 1, deadline, &found, data, NULL, &failure, &starved,
+    MUST(vf_cache_reader_pin(reader_of(c, process), &r, 1, deadline, &found, data, NULL, &failure,
                              &must_err));
     return found;
 }
@@ -83,18 +83,17 @@ static struct vf_expert_front landed(struct vf_expert_cache *c, uint32_t key, ui
     struct vf_cache_failure failure;
     struct vf_expert_front front = {NULL, 99};
     const uint8_t *data;
-    uint32_t starved;
-    MUST(vf_expert_cache_pin(c, 0, &r, 1, deadline, &found, &data, &front, &failure, &starved,
+    MUST(vf_cache_reader_pin(reader_of(c, 0), &r, 1, deadline, &found, &data, &front, &failure,
                              &must_err));
-    MUST(vf_expert_cache_unpin(c, 0, &data, 1, &starved, &must_err));
+    MUST(vf_cache_reader_unpin(reader_of(c, 0), &data, 1, &must_err));
     return front;
 }
 
 static uint32_t unpin(struct vf_expert_cache *c, uint32_t process, const uint8_t *data)
 {
-    uint32_t starved;
-    MUST(vf_expert_cache_unpin(c, process, &data, 1, &starved, &must_err));
-    return starved;
+    doors.woken = 0;
+    MUST(vf_cache_reader_unpin(reader_of(c, process), &data, 1, &must_err));
+    return doors.woken;
 }
 
 /* A step whose routing wants this expert of its layer. */
@@ -102,7 +101,7 @@ static void use(struct vf_expert_cache *c, uint32_t key, uint64_t deadline)
 {
     const uint8_t *data;
     uint32_t expert = key % 8;
-    MUST(vf_expert_cache_visit(c, key / 8, &expert, 1, &must_err));
+    MUST(vf_cache_reader_visit(reader_of(c, 0), key / 8, &expert, 1, &must_err));
     if (pin(c, 0, key, deadline, &data) != VF_CACHE_READY)
         DIE("expert %u isn't there", key);
     unpin(c, 0, data);
@@ -131,28 +130,28 @@ static void test_fronts(void)
     struct vf_expert_cache *c = make_cache(3, 1);
     struct vf_expert_front first, second, whole;
     struct vf_err err = {0};
-    uint32_t slot, starved;
+    uint32_t slot;
     ok(is_none(landed(c, 0, 1)), "what isn't there has no front");
     begin(c, 0, 1, true, &slot);
     ok(is_none(landed(c, 0, 1)), "nor what is loading");
-    MUST(vf_expert_cache_mark_front(c, 0, slot, &must_err));
+    MUST(vf_cache_loader_mark_front(loader_of(c, 0), slot, &must_err));
     first = landed(c, 0, 1);
     ok(first.data == vf_expert_cache_slot_data(c, slot) && first.load != 0,
        "until its loader says that it has landed");
     finish(c, 0, slot);
     whole = landed(c, 0, 1);
     ok(!whole.data && whole.load == first.load, "the record that follows is of the same load");
-    ok(vf_expert_cache_mark_front(c, 0, slot, &err) == VF_ERR_INTERNAL,
+    ok(vf_cache_loader_mark_front(loader_of(c, 0), slot, &err) == VF_ERR_INTERNAL,
        "a front of what isn't loading is refused: %s", err.text);
 
     begin(c, 1, 1, true, &slot);
-    MUST(vf_expert_cache_mark_front(c, 0, slot, &must_err));
+    MUST(vf_cache_loader_mark_front(loader_of(c, 0), slot, &must_err));
     first = landed(c, 1, 1);
-    MUST(vf_expert_cache_release_io(c, 0, &must_err));
+    MUST(vf_expert_cache_release_loader(c, 0, &must_err));
     ok(first.data && is_none(landed(c, 1, 1)), "a front goes with its load");
     begin(c, 1, 1, true, &slot);
     ok(is_none(landed(c, 1, 1)), "the next load has none yet");
-    MUST(vf_expert_cache_mark_front(c, 0, slot, &must_err));
+    MUST(vf_cache_loader_mark_front(loader_of(c, 0), slot, &must_err));
     second = landed(c, 1, 1);
     finish(c, 1, slot);
     whole = landed(c, 1, 1);
@@ -161,8 +160,8 @@ static void test_fronts(void)
 
     struct vf_cache_failure failure = {.code = VF_ERR_CORRUPT};
     begin(c, 2, 1, false, &slot);
-    MUST(vf_expert_cache_mark_front(c, 0, slot, &must_err));
-    MUST(vf_expert_cache_finish(c, 0, slot, &failure, &starved, &must_err));
+    MUST(vf_cache_loader_mark_front(loader_of(c, 0), slot, &must_err));
+    MUST(vf_cache_loader_finish(loader_of(c, 0), slot, &failure, &must_err));
     begin(c, 3, 1, false, &slot);
     ok(is_none(landed(c, 2, 1)) && is_none(landed(c, 3, 1)), "a failed load leaves none behind");
     drop_cache(c);
@@ -234,9 +233,8 @@ static void test_protection(void)
     ok(begin(c, 4, 700, true, &slot) == VF_CACHE_BEGUN,
        "against a demand until its grace has run out");
     finish(c, 4, slot);
-    struct vf_err err;
-    ok(vf_expert_cache_release_process(c, 0, &err) == VF_OK && load(c, 5, 900),
-       "a dead process's prefetch is free for all");
+    replace_reader(c, 0);
+    ok(load(c, 5, 900), "a dead process's prefetch is free for all");
     drop_cache(c);
 }
 
@@ -250,15 +248,15 @@ static void test_batch(void)
         use(c, key == 2 ? 9 : key, 1);
     }
     /* 0 and 1 are the least recently used of 0, 1, 9. */
-    MUST(vf_expert_cache_order(c, 0, refs, 3, 10, false, found, &must_err));
+    MUST(vf_cache_reader_order(reader_of(c, 0), refs, 3, 10, false, found, &must_err));
     ok(found[0] == VF_CACHE_READY && found[1] == VF_CACHE_READY && found[2] == VF_CACHE_MISSING,
        "an order tells what is there");
     ok(load(c, 2, 10) && holds(c, 0) && holds(c, 1) && !holds(c, 9),
        "the hits of a batch aren't evicted for its misses");
-    MUST(vf_expert_cache_order(c, 0, refs, 3, 11, false, found, &must_err));
+    MUST(vf_cache_reader_order(reader_of(c, 0), refs, 3, 11, false, found, &must_err));
     ok(found[2] == VF_CACHE_READY, "all three are there");
     struct vf_expert_ref far = ref(20);
-    MUST(vf_expert_cache_order(c, 0, &far, 1, 12, false, found, &must_err));
+    MUST(vf_cache_reader_order(reader_of(c, 0), &far, 1, 12, false, found, &must_err));
     const uint8_t *data;
     ok(pin(c, 0, 20, 12, &data) == VF_CACHE_ORDERED && !data, "an order without slot is known");
     drop_cache(c);
@@ -352,30 +350,31 @@ static void test_failures(void)
     struct vf_expert_ref r = ref(3);
     enum vf_cache_found found;
     const uint8_t *data;
-    uint32_t slot, starved, before = vf_expert_cache_event_count(c);
+    uint32_t slot, before = vf_cache_reader_event_count(reader_of(c, 0));
     begin(c, 3, 5, false, &slot);
-    MUST(vf_expert_cache_finish(c, 0, slot, &failure, &starved, &must_err));
-    ok(vf_expert_cache_event_count(c) != before, "a failure is an event");
+    MUST(vf_cache_loader_finish(loader_of(c, 0), slot, &failure, &must_err));
+    ok(vf_cache_reader_event_count(reader_of(c, 0)) != before, "a failure is an event");
     ok(pin(c, 0, 3, 5, &data) == VF_CACHE_MISSING,
        "a failed prefetch nobody waits for is forgotten");
     begin(c, 3, 5, false, &slot);
     ok(pin(c, 1, 3, 5, &data) == VF_CACHE_LOADING, "now somebody waits");
-    MUST(vf_expert_cache_finish(c, 0, slot, &failure, &starved, &must_err));
-    MUST(vf_expert_cache_pin(c, 1, &r, 1, 5, &found, &data, NULL, &seen, &starved, &must_err));
+    MUST(vf_cache_loader_finish(loader_of(c, 0), slot, &failure, &must_err));
+    MUST(vf_cache_reader_pin(reader_of(c, 1), &r, 1, 5, &found, &data, NULL, &seen, &must_err));
     ok(found == VF_CACHE_FAILED && seen.code == VF_ERR_IO && seen.sys_errno == EIO && !data,
        "who waited is told");
     ok(pin(c, 1, 3, 5, &data) == VF_CACHE_MISSING, "once; then it may be ordered again");
     ok(begin(c, 3, 5, true, &slot) == VF_CACHE_BEGUN, "and is");
     struct vf_err err;
-    ok(vf_expert_cache_finish(c, 0, 1 - slot, NULL, &starved, &err) == VF_ERR_INTERNAL,
+    ok(vf_cache_loader_finish(loader_of(c, 0), 1 - slot, NULL, &err) == VF_ERR_INTERNAL,
        "finishing a slot that isn't loading is refused");
     const uint8_t *other = vf_expert_cache_slot_data(c, slot);
-    ok(vf_expert_cache_unpin(c, 2, &other, 1, &starved, &err) == VF_ERR_INTERNAL,
+    ok(vf_cache_reader_unpin(reader_of(c, 2), &other, 1, &err) == VF_ERR_INTERNAL,
        "unpinning what isn't pinned is refused");
-    ok(vf_expert_cache_wait(c, vf_expert_cache_event_count(c), vf_now_ns() + VF_MS(20)) ==
-           VF_ERR_TIMEOUT,
+    ok(vf_cache_reader_wait(reader_of(c, 0), vf_cache_reader_event_count(reader_of(c, 0)),
+                            vf_now_ns() + VF_MS(20)) == VF_ERR_TIMEOUT,
        "waiting ends at its deadline");
-    ok(vf_expert_cache_wait(c, vf_expert_cache_event_count(c) - 1, vf_now_ns() + VF_S(60)) == VF_OK,
+    ok(vf_cache_reader_wait(reader_of(c, 0), vf_cache_reader_event_count(reader_of(c, 0)) - 1,
+                            vf_now_ns() + VF_S(60)) == VF_OK,
        "and at once when something happened since");
     drop_cache(c);
 }
@@ -386,7 +385,7 @@ static void test_dead_io_worker(void)
     uint32_t slot;
     const uint8_t *data;
     begin(c, 0, 5, true, &slot);
-    MUST(vf_expert_cache_release_io(c, 0, &must_err));
+    MUST(vf_expert_cache_release_loader(c, 0, &must_err));
     ok(pin(c, 0, 0, 5, &data) == VF_CACHE_MISSING, "a dead I/O worker's slot holds nothing");
     ok(begin(c, 0, 5, true, &slot) == VF_CACHE_STARVED, "and rests, a read may still land in it");
     usleep(2100000);
@@ -429,7 +428,7 @@ static void test_killed_holder(void)
     ok(v.pin_count == 2, "the dead process's pins are known");
     uint32_t slot;
     ok(begin(c, 2, 1, true, &slot) == VF_CACHE_STARVED, "and respected");
-    MUST(vf_expert_cache_release_process(c, 7, &must_err));
+    replace_reader(c, 7);
     ok(begin(c, 2, 1, true, &slot) == VF_CACHE_BEGUN, "until they are given back");
     ok(vf_expert_cache_view(c, 1 - slot, &v, &err) == VF_OK && v.pin_count == 0, "all of them");
     drop_cache(c);
@@ -487,8 +486,8 @@ static void test_random_kills(void)
         usleep(500);
         end_child(pids[1]);
         for (uint32_t i = 0; i < 2; i++) {
-            MUST(vf_expert_cache_release_process(c, 1 + i, &must_err));
-            MUST(vf_expert_cache_release_io(c, i, &must_err));
+            replace_reader(c, 1 + i);
+            MUST(vf_expert_cache_release_loader(c, i, &must_err));
         }
         sound += table_is_sound(c, SLOTS);
     }
@@ -550,6 +549,7 @@ static void test_broken_header(void)
     ok(vf_expert_cache_open(rd, &opened, &err) == VF_OK, "the whole one opens");
     vf_expert_cache_close(opened);
     vf_shm_close(&shm);
+    close_doors();
     char path[160];
     snprintf(path, sizeof path, "/dev/shm%s", name);
     struct stat st;
@@ -589,8 +589,7 @@ static void test_broken_tables(void)
             unpin(c, 0, data);
         if (begin(c, key, (uint64_t)round, true, &slot) == VF_CACHE_BEGUN) {
             struct vf_err err;
-            uint32_t starved;
-            vf_expert_cache_finish(c, 0, slot, NULL, &starved, &err);
+            vf_cache_loader_finish(loader_of(c, 0), slot, NULL, &err);
         }
     }
     ok(1, "nonsense in the tables is survived");

@@ -2,7 +2,7 @@
  */
 #include "bench/experts/replay_sim.h"
 #include "common/run/shm.h"
-#include "io_test.h"
+#include "doors.h"
 
 #include <math.h>
 
@@ -20,6 +20,7 @@ static struct vf_expert_cache *make_cache(uint32_t slots)
                                   .fingerprint = 42};
     struct vf_expert_cache *c;
     MUST(vf_expert_cache_create(rd, &g, &c, &must_err));
+    open_doors(c);
     return c;
 }
 
@@ -27,6 +28,7 @@ static void drop_cache(struct vf_expert_cache *c)
 {
     char name[VF_RUN_SHM_NAME_MAX];
     vf_run_dir_shm_name(rd, VF_RUN_SHM_EXPERTS, name);
+    close_doors();
     vf_expert_cache_close(c);
     vf_shm_unlink(name);
 }
@@ -62,11 +64,11 @@ static void load(struct vf_expert_cache *c, struct vf_expert_ref ref, uint64_t d
 {
     struct vf_cache_order order = {ref, deadline, 0, demand, speculative};
     enum vf_cache_begin result;
-    uint32_t slot, starved;
-    MUST(vf_expert_cache_begin(c, 0, &order, &result, &slot, &must_err));
+    uint32_t slot;
+    MUST(vf_cache_loader_begin(loader_of(c, 0), &order, &result, &slot, &must_err));
     if (result != VF_CACHE_BEGUN)
         DIE("layer %u, expert %u: no slot (%d)", ref.layer, ref.expert, (int)result);
-    MUST(vf_expert_cache_finish(c, 0, slot, NULL, &starved, &must_err));
+    MUST(vf_cache_loader_finish(loader_of(c, 0), slot, NULL, &must_err));
 }
 
 /* One layer of one step as a stage worker does it; returns the hits. */
@@ -77,24 +79,24 @@ static uint32_t step(struct vf_expert_cache *c, uint32_t layer, const uint16_t *
     enum vf_cache_found found[TOP];
     struct vf_cache_failure failures[TOP];
     const uint8_t *data[TOP];
-    uint32_t experts[TOP], hits = 0, starved;
+    uint32_t experts[TOP], hits = 0;
     for (uint32_t i = 0; i < TOP; i++) {
         experts[i] = set[i];
         refs[i] = (struct vf_expert_ref){layer, set[i]};
     }
-    MUST(vf_expert_cache_visit(c, layer, experts, TOP, &must_err));
-    MUST(vf_expert_cache_order(c, 0, refs, TOP, deadline, false, found, &must_err));
+    MUST(vf_cache_reader_visit(reader_of(c, 0), layer, experts, TOP, &must_err));
+    MUST(vf_cache_reader_order(reader_of(c, 0), refs, TOP, deadline, false, found, &must_err));
     for (uint32_t i = 0; i < TOP; i++) {
         hits += found[i] == VF_CACHE_READY;
         if (found[i] != VF_CACHE_READY)
             load(c, refs[i], deadline, false, false);
     }
-    MUST(vf_expert_cache_pin(c, 0, refs, TOP, deadline, found, data, NULL, failures, &starved,
+    MUST(vf_cache_reader_pin(reader_of(c, 0), refs, TOP, deadline, found, data, NULL, failures,
                              &must_err));
     for (uint32_t i = 0; i < TOP; i++)
         if (found[i] != VF_CACHE_READY)
             DIE("layer %u, expert %u isn't there", layer, set[i]);
-    MUST(vf_expert_cache_unpin(c, 0, data, TOP, &starved, &must_err));
+    MUST(vf_cache_reader_unpin(reader_of(c, 0), data, TOP, &must_err));
     return hits;
 }
 
@@ -126,7 +128,7 @@ static void order_and_load(struct vf_expert_cache *c, uint32_t expert, uint64_t 
 {
     struct vf_expert_ref ref = {0, expert};
     enum vf_cache_found found;
-    MUST(vf_expert_cache_order(c, 0, &ref, 1, deadline, speculative, &found, &must_err));
+    MUST(vf_cache_reader_order(reader_of(c, 0), &ref, 1, deadline, speculative, &found, &must_err));
     load(c, ref, deadline, speculative, demand);
 }
 
@@ -136,8 +138,7 @@ static enum vf_cache_found pin(struct vf_expert_cache *c, uint32_t expert, uint6
     struct vf_expert_ref ref = {0, expert};
     enum vf_cache_found found;
     struct vf_cache_failure failure;
-    uint32_t starved;
-    MUST(vf_expert_cache_pin(c, 0, &ref, 1, deadline, &found, data, NULL, &failure, &starved,
+    MUST(vf_cache_reader_pin(reader_of(c, 0), &ref, 1, deadline, &found, data, NULL, &failure,
                              &must_err));
     return found;
 }
@@ -145,10 +146,9 @@ static enum vf_cache_found pin(struct vf_expert_cache *c, uint32_t expert, uint6
 static void use(struct vf_expert_cache *c, uint32_t expert, uint64_t deadline)
 {
     const uint8_t *data;
-    uint32_t starved;
     if (pin(c, expert, deadline, &data) != VF_CACHE_READY)
         DIE("expert %u isn't there", expert);
-    MUST(vf_expert_cache_unpin(c, 0, &data, 1, &starved, &must_err));
+    MUST(vf_cache_reader_unpin(reader_of(c, 0), &data, 1, &must_err));
 }
 
 static void test_prefetch_counts(void)
@@ -184,26 +184,28 @@ static void test_read_time(void)
     struct vf_expert_cache *c = make_cache(4);
     struct vf_cache_order orders[3] = {
         {{0, 0}, 1, 0, false, false}, {{0, 1}, 1, 0, true, false}, {{0, 2}, 1, 0, false, true}};
-    uint32_t slots[3], starved;
+    uint32_t slots[3];
     enum vf_cache_begin result;
     enum vf_cache_found found;
     for (int i = 0; i < 3; i++) {
-        MUST(vf_expert_cache_order(c, 0, &orders[i].ref, 1, 1, i == 2, &found, &must_err));
-        MUST(vf_expert_cache_begin(c, 0, &orders[i], &result, &slots[i], &must_err));
+        MUST(vf_cache_reader_order(reader_of(c, 0), &orders[i].ref, 1, 1, i == 2, &found,
+                                   &must_err));
+        MUST(vf_cache_loader_begin(loader_of(c, 0), &orders[i], &result, &slots[i], &must_err));
     }
     uint64_t began = vf_now_ns();
     usleep(20000);
-    MUST(vf_expert_cache_finish(c, 0, slots[0], NULL, &starved, &must_err));
-    ok(vf_expert_cache_read_ns_for(c, 0) == 0, "reading goes on while one load is in flight");
+    MUST(vf_cache_loader_finish(loader_of(c, 0), slots[0], NULL, &must_err));
+    ok(vf_expert_cache_process_stats(c, 0).read_ns == 0,
+       "reading goes on while one load is in flight");
     usleep(20000);
-    MUST(vf_expert_cache_finish(c, 0, slots[1], NULL, &starved, &must_err));
-    uint64_t read_ns = vf_expert_cache_read_ns_for(c, 0), all = vf_now_ns() - began;
+    MUST(vf_cache_loader_finish(loader_of(c, 0), slots[1], NULL, &must_err));
+    uint64_t read_ns = vf_expert_cache_process_stats(c, 0).read_ns, all = vf_now_ns() - began;
     ok(read_ns >= VF_MS(40) && read_ns < all + VF_MS(20),
        "loads at the same time count once: %.1f ms in %.1f ms", (double)read_ns / 1e6,
        (double)all / 1e6);
     usleep(10000);
-    MUST(vf_expert_cache_finish(c, 0, slots[2], NULL, &starved, &must_err));
-    ok(vf_expert_cache_read_ns_for(c, 0) == read_ns, "guesses don't count");
+    MUST(vf_cache_loader_finish(loader_of(c, 0), slots[2], NULL, &must_err));
+    ok(vf_expert_cache_process_stats(c, 0).read_ns == read_ns, "guesses don't count");
     drop_cache(c);
 }
 
@@ -212,9 +214,9 @@ static void test_latencies(void)
     struct vf_expert_cache *c = make_cache(1);
     ok(vf_expert_cache_totals(c).latency_ms_p95 == 0, "no reads, no latency");
     for (uint64_t i = 1; i <= 1000; i++) /* 10 us to 10 ms */
-        vf_expert_cache_count_read(c, 0, 0, 4096, i * 10000, false);
-    vf_expert_cache_count_read(c, 0, 0, 4096, VF_S(3600), true);
-    vf_expert_cache_count_read(c, 0, 0, 4096, 0, false);
+        vf_cache_loader_count_read(loader_of(c, 0), 0, 4096, i * 10000, false);
+    vf_cache_loader_count_read(loader_of(c, 0), 0, 4096, VF_S(3600), true);
+    vf_cache_loader_count_read(loader_of(c, 0), 0, 4096, 0, false);
     struct vf_cache_totals t = vf_expert_cache_totals(c);
     ok(fabs(t.latency_ms_median / 5.0 - 1) < 0.1 && fabs(t.latency_ms_p95 / 9.5 - 1) < 0.1,
        "quantiles are within a tenth: median %.2f ms, 95%% %.2f ms", t.latency_ms_median,

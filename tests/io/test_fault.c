@@ -1,7 +1,7 @@
 /* What goes wrong on the way from the drive: read errors, short reads, broken records, dead I/O
  * workers. Readers get the right bytes or one sentence, never a hang.
  */
-#include "io_test.h"
+#include "doors.h"
 
 enum { LAYERS = 3, EXPERTS = 4, RECORD = 4 * 4096, SLOTS = 5 };
 
@@ -241,13 +241,13 @@ static uint32_t load_front(struct run *r, bool wrong)
     enum vf_cache_found found;
     enum vf_cache_begin result;
     uint32_t slot;
-    MUST(vf_expert_cache_order(r->c, 0, &front_ref, 1, 1, false, &found, &must_err));
-    MUST(vf_expert_cache_begin(r->c, 0, &order, &result, &slot, &must_err));
+    MUST(vf_cache_reader_order(reader_of(r->c, 0), &front_ref, 1, 1, false, &found, &must_err));
+    MUST(vf_cache_loader_begin(loader_of(r->c, 0), &order, &result, &slot, &must_err));
     if (result != VF_CACHE_BEGUN)
         DIE("no slot: %d", (int)result);
     fill_record(0, wrong ? 2 : 1, (uint64_t *)(void *)vf_expert_cache_slot_data(r->c, slot),
                 RECORD);
-    MUST(vf_expert_cache_mark_front(r->c, 0, slot, &must_err));
+    MUST(vf_cache_loader_mark_front(loader_of(r->c, 0), slot, &must_err));
     return slot;
 }
 
@@ -259,9 +259,9 @@ static void test_abandoned_fronts(void)
     struct vf_expert_front front = {0};
     struct vf_expert_stats stats;
     const uint8_t *got;
-    uint32_t starved;
     MUST(vf_run_dir_create(&r.rd, &must_err));
     MUST(vf_expert_cache_create(r.rd, &g, &r.c, &must_err));
+    open_doors(r.c);
     r.s = open_source(zmq, r.rd, &bank, 0, VF_MS(100));
 
     load_front(&r, true);
@@ -272,13 +272,13 @@ static void test_abandoned_fronts(void)
     code = r.s->ops->acquire(r.s, &front_ref, 1, 1, &got, &front, &err);
     ok(code == VF_ERR_TIMEOUT && !front.data && front.load == first, "it is told once: %s",
        err.text);
-    MUST(vf_expert_cache_release_io(r.c, 0, &must_err));
+    MUST(vf_expert_cache_release_loader(r.c, 0, &must_err));
     uint32_t slot = load_front(&r, false);
     code = r.s->ops->acquire(r.s, &front_ref, 1, 1, &got, &front, &err);
     uint64_t second = front.load;
     ok(code == VF_OK && !got && front.data && second != first,
        "the front of another load is told as well");
-    MUST(vf_expert_cache_finish(r.c, 0, slot, NULL, &starved, &must_err));
+    MUST(vf_cache_loader_finish(loader_of(r.c, 0), slot, NULL, &must_err));
     code = r.s->ops->acquire(r.s, &front_ref, 1, 1, &got, &front, &err);
     r.s->ops->stats(r.s, &stats);
     ok(code == VF_OK && got && !front.data && front.load == second && stats.early == 1,
@@ -290,9 +290,9 @@ static void test_abandoned_fronts(void)
     load_front(&r, true);
     code = r.s->ops->acquire(r.s, &front_ref, 1, 2, &got, &front, &err);
     ok(code == VF_OK && !got && front.load != 0, "a front");
-    MUST(vf_expert_cache_release_io(r.c, 0, &must_err));
+    MUST(vf_expert_cache_release_loader(r.c, 0, &must_err));
     slot = load_front(&r, false);
-    MUST(vf_expert_cache_finish(r.c, 0, slot, NULL, &starved, &must_err));
+    MUST(vf_cache_loader_finish(loader_of(r.c, 0), slot, NULL, &must_err));
     code = r.s->ops->acquire(r.s, &front_ref, 1, 2, &got, &front, &err);
     r.s->ops->stats(r.s, &stats);
     ok(code == VF_OK && got && front.load == 0 && stats.early == 1,
@@ -300,6 +300,7 @@ static void test_abandoned_fronts(void)
     r.s->ops->release(r.s, &front_ref, 1, &got);
 
     r.s->ops->destroy(r.s);
+    close_doors();
     vf_expert_cache_close(r.c);
     vf_run_dir_remove(r.rd);
     vf_run_dir_close(r.rd);

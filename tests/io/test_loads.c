@@ -57,8 +57,7 @@ static void reach(struct rig *r, uint64_t deadline)
     enum vf_cache_found found;
     const uint8_t *data;
     struct vf_cache_failure failure;
-    uint32_t starved;
-    MUST(vf_expert_cache_pin(r->c, 0, &other, 1, deadline, &found, &data, NULL, &failure, &starved,
+    MUST(vf_cache_reader_pin(reader_of(r->c, 0), &other, 1, deadline, &found, &data, NULL, &failure,
                              &must_err));
 }
 
@@ -105,13 +104,13 @@ static void test_urgency(void)
  * was there first. The record must come right afterwards. */
 static int events_until_front(struct rig *r, uint32_t expert, uint64_t front_bytes)
 {
-    uint32_t slot, before = vf_expert_cache_event_count(r->c);
+    uint32_t slot, before = vf_cache_reader_event_count(reader_of(r->c, 0));
     struct vf_cache_slot_view v = view(r, expert, &slot);
     for (int i = 0; i < 4000 && !v.front_landed && v.state != VF_SLOT_READY; i++) {
         wait_turn(r);
         v = view(r, expert, &slot);
     }
-    int events = (int)(vf_expert_cache_event_count(r->c) - before);
+    int events = (int)(vf_cache_reader_event_count(reader_of(r->c, 0)) - before);
     bool right = v.state == VF_SLOT_LOADING && v.front_landed &&
                  record_is(vf_expert_cache_slot_data(r->c, slot), 0, expert, front_bytes);
     bool ready = turn_until_ready(r, expert) && is_right(r, expert);
@@ -231,18 +230,18 @@ static void test_guess_in_the_way(void)
 static void test_shared_drive(void)
 {
     struct rig r = open_rig(SLOTS, 2, 4);
-    vf_expert_cache_set_busy(r.c, 1, true);
+    vf_cache_loader_set_busy(loader_of(r.c, 1), true);
     order(&r, 0, 5, GUESS); /* experts with even keys are worker 0's */
     for (int i = 0; i < 20; i++)
         wait_turn(&r);
     ok(state(&r, 0) == VF_SLOT_FREE && vf_loads_wait_ms(r.l) == 1,
        "a guess waits for the other worker of the drive, too");
-    vf_expert_cache_set_busy(r.c, 1, false);
+    vf_cache_loader_set_busy(loader_of(r.c, 1), false);
     ok(turn_until_ready(&r, 0) && is_right(&r, 0), "and is read when that one is idle");
-    ok(!vf_expert_cache_others_busy(r.c, 1), "a worker with guesses alone isn't busy");
+    ok(!vf_cache_loader_others_busy(loader_of(r.c, 1)), "a worker with guesses alone isn't busy");
     order(&r, 2, 6, SCHEDULED);
     turn(&r);
-    ok(vf_expert_cache_others_busy(r.c, 1), "one with an order is");
+    ok(vf_cache_loader_others_busy(loader_of(r.c, 1)), "one with an order is");
     close_rig(&r);
 }
 

@@ -97,11 +97,10 @@ static void reach(struct rig *r, uint64_t deadline)
     enum vf_cache_found found;
     const uint8_t *data;
     struct vf_cache_failure failure;
-    uint32_t starved;
-    MUST(vf_expert_cache_pin(r->c, 0, &other, 1, deadline, &found, &data, NULL, &failure, &starved,
+    MUST(vf_cache_reader_pin(reader_of(r->c, 0), &other, 1, deadline, &found, &data, NULL, &failure,
                              &must_err));
     if (found == VF_CACHE_READY)
-        MUST(vf_expert_cache_unpin(r->c, 0, &data, 1, &starved, &must_err));
+        MUST(vf_cache_reader_unpin(reader_of(r->c, 0), &data, 1, &must_err));
 }
 
 /* The first use, which ends the protection of the slot. */
@@ -111,10 +110,9 @@ static void use(struct rig *r, uint32_t expert)
     enum vf_cache_found found;
     const uint8_t *data;
     struct vf_cache_failure failure;
-    uint32_t starved;
-    MUST(vf_expert_cache_pin(r->c, 0, &ref, 1, 1, &found, &data, NULL, &failure, &starved,
+    MUST(vf_cache_reader_pin(reader_of(r->c, 0), &ref, 1, 1, &found, &data, NULL, &failure,
                              &must_err));
-    MUST(vf_expert_cache_unpin(r->c, 0, &data, 1, &starved, &must_err));
+    MUST(vf_cache_reader_unpin(reader_of(r->c, 0), &data, 1, &must_err));
 }
 
 /* ---- what is joined -------------------------------------------------------------------------- */

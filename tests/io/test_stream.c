@@ -147,7 +147,7 @@ static bool sums_agree(struct vf_expert_cache *c, uint32_t readers, struct vf_ca
         sum->latency_ns_sum += s.latency_ns_sum;
     }
     for (uint32_t p = 0; p < readers; p++)
-        for_readers += vf_expert_cache_bytes_read_for(c, p);
+        for_readers += vf_expert_cache_process_stats(c, p).bytes_read;
     return sum->reads > 0 && sum->bytes == sum->reads * RECORD && sum->read_errors == 0 &&
            for_readers == sum->bytes;
 }
