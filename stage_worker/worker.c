@@ -1,46 +1,37 @@
-/* Hello -> Plan -> (build) -> Ready, then steps and heartbeats until Shutdown. A fault before Ready
- * is answered with an Error that carries its code, so the coordinator can exit with the right
- * status.
+/* Builds what the plan says, then runs steps until the membership is over. A failure while building
+ * goes to the coordinator with its code, so that it can exit with the right status.
  */
 #include "stage_worker/worker.h"
 
-#include "common/base/cli.h"
 #include "common/base/clock.h"
-#include "common/base/log.h"
 #include "common/base/map_guard.h"
 #include "common/base/util.h"
 #include "common/experts/stripes.h"
+#include "common/run/mailbox.h"
+#include "common/run/member.h"
 #include "common/run/run_dir.h"
 #include "common/run/shm.h"
-#include "common/run/wire.h"
 #include "stage_worker/executor.h"
 #include "stage_worker/expert_source_stream.h"
-#include "stage_worker/owner_watch.h"
 
-#include <signal.h>
-#include <stdio.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-/* A plan follows the hello at once; steps come whenever there is work. */
-#define PLAN_WAIT_MS 30000
 /* Longest wait inside one step for another worker or for the drive. The coordinator and the death
  * of any process end it sooner; this is the last resort. */
 #define STEP_WAIT_NS VF_S(600)
 
 struct worker {
-    struct vf_run_dir *rd;
-    struct vf_owner_watch *watch;
-    void *context, *socket;
+    struct vf_member *member;
     uint32_t index;
-    uint32_t epoch;
     uint64_t steps_past; /* steps up to this one are done */
 
     struct vf_model_file *file;
     struct vf_program program;
     struct vf_placement placement;
     const struct vf_kernels *kernels;
+    pthread_mutex_t orphan_lock; /* guards the next two for the thread that watches */
     struct vf_run_state *run_state;
     struct vf_mailboxes *mailboxes; /* NULL: no edges */
     struct vf_shm logits;
@@ -50,43 +41,11 @@ struct worker {
     struct vf_executor *executor;
     struct vf_column *columns; /* [columns_max] */
     uint32_t columns_max;
-    Vflow__SpeculationStats speculation; /* of the report being written */
+    Vflow__StepStats stats; /* of the report being written */
+    Vflow__SpeculationStats speculation;
 };
 
-static enum vf_code reply(struct worker *w, uint64_t request_id, Vflow__Envelope *body,
-                          struct vf_err *err)
-{
-    body->version = VF_WIRE_VERSION;
-    body->epoch = w->epoch;
-    body->request_id = request_id;
-    return vf_wire_send(w->socket, NULL, body, err);
-}
-
-static enum vf_code send_error(struct worker *w, uint64_t request_id, const struct vf_err *cause)
-{
-    Vflow__Error error = VFLOW__ERROR__INIT;
-    Vflow__Envelope body = VFLOW__ENVELOPE__INIT;
-    vf_wire_error_fill(&error, cause);
-    body.body_case = VFLOW__ENVELOPE__BODY_ERROR;
-    body.error = &error;
-    return reply(w, request_id, &body, NULL);
-}
-
 /* ---- building ------------------------------------------------------------------------------- */
-
-static enum vf_code send_hello(struct worker *w, struct vf_err *err)
-{
-    Vflow__Hello hello = VFLOW__HELLO__INIT;
-    hello.role = VFLOW__ROLE__ROLE_STAGE;
-    hello.index = w->index;
-    hello.pid = (uint64_t)getpid();
-    hello.run_id = (char *)vf_run_dir_id(w->rd);
-    hello.software = VFLOW_VERSION;
-    Vflow__Envelope body = VFLOW__ENVELOPE__INIT;
-    body.body_case = VFLOW__ENVELOPE__BODY_HELLO;
-    body.hello = &hello;
-    return reply(w, 0, &body, err);
-}
 
 static enum vf_code choose_kernels(struct worker *w, const char *word, struct vf_err *err)
 {
@@ -156,17 +115,33 @@ static enum vf_code prepare_weights(struct worker *w, const Vflow__Plan *plan, s
 static enum vf_code open_mailboxes(struct worker *w, const Vflow__Plan *plan, struct vf_err *err)
 {
     char name[VF_RUN_SHM_NAME_MAX];
+    const struct vf_run_dir *rd = vf_member_run_dir(w->member);
     uint32_t width = (uint32_t)vf_round_up(vf_model_file_config(w->file)->hidden_size, 32);
-    vf_run_dir_shm_name(w->rd, VF_RUN_SHM_STATE, name);
-    enum vf_code code = vf_run_state_open(name, &w->run_state, err);
+    struct vf_run_state *state = NULL;
+    struct vf_mailboxes *mailboxes = NULL;
+    vf_run_dir_shm_name(rd, VF_RUN_SHM_STATE, name);
+    enum vf_code code = vf_run_state_open(name, &state, err);
     if (code == VF_OK && w->placement.edge_count > 0) {
-        vf_run_dir_shm_name(w->rd, VF_RUN_SHM_MAILBOXES, name);
-        code = vf_mailboxes_open(name, w->placement.edge_count, plan->columns_max, width,
-                                 w->run_state, &w->mailboxes, err);
+        vf_run_dir_shm_name(rd, VF_RUN_SHM_MAILBOXES, name);
+        code = vf_mailboxes_open(name, w->placement.edge_count, plan->columns_max, width, state,
+                                 &mailboxes, err);
     }
-    if (code == VF_OK)
-        vf_owner_watch_set_run(w->watch, w->run_state, w->mailboxes);
+    pthread_mutex_lock(&w->orphan_lock);
+    w->run_state = state;
+    w->mailboxes = mailboxes;
+    pthread_mutex_unlock(&w->orphan_lock);
     return code;
+}
+
+/* The coordinator has died: whoever waits in a step is woken. */
+static void end_run(void *ctx)
+{
+    struct worker *w = ctx;
+    pthread_mutex_lock(&w->orphan_lock);
+    if (w->run_state)
+        vf_run_state_end(w->run_state);
+    vf_mailboxes_wake(w->mailboxes);
+    pthread_mutex_unlock(&w->orphan_lock);
 }
 
 static enum vf_code open_shared_memory(struct worker *w, const Vflow__Plan *plan,
@@ -182,7 +157,7 @@ static enum vf_code open_shared_memory(struct worker *w, const Vflow__Plan *plan
     if (!vf_mul_u64(bytes, plan->logits_slots * sizeof(float), &bytes))
         return vf_err_set(err, VF_ERR_PROTOCOL, "plan wants too many rows: %u", plan->rows_max);
     w->logits_slots = plan->logits_slots;
-    vf_run_dir_shm_name(w->rd, VF_RUN_SHM_LOGITS, name);
+    vf_run_dir_shm_name(vf_member_run_dir(w->member), VF_RUN_SHM_LOGITS, name);
     return vf_shm_open(name, bytes, &w->logits, err);
 }
 
@@ -201,11 +176,11 @@ static enum vf_code open_experts(struct worker *w, const Vflow__Plan *plan, stru
         code = vf_expert_bank_of(w->file, w->stripes, &bank, err);
     if (code != VF_OK)
         return code;
-    struct vf_expert_stream_params params = {.zmq_context = w->context,
-                                             .run_dir = w->rd,
+    struct vf_expert_stream_params params = {.zmq_context = vf_member_zmq(w->member),
+                                             .run_dir = vf_member_run_dir(w->member),
                                              .bank = &bank,
                                              .process = w->index,
-                                             .epoch = w->epoch,
+                                             .epoch = vf_member_epoch(w->member),
                                              .run_state = w->run_state};
     return vf_expert_source_stream(&params, &w->experts, err);
 }
@@ -267,42 +242,14 @@ static enum vf_code build(struct worker *w, const Vflow__Plan *plan, struct vf_e
     return code;
 }
 
-static enum vf_code send_ready(struct worker *w, uint32_t threads, struct vf_err *err)
+static enum vf_code say_ready(struct worker *w, uint32_t threads, struct vf_err *err)
 {
     Vflow__Ready ready = VFLOW__READY__INIT;
     ready.weight_bytes = vf_executor_weight_bytes(w->executor);
     ready.kv_bytes = vf_executor_kv_bytes(w->executor);
     ready.kernel = (char *)w->kernels->name;
     ready.threads = threads;
-    Vflow__Envelope body = VFLOW__ENVELOPE__INIT;
-    body.body_case = VFLOW__ENVELOPE__BODY_READY;
-    body.ready = &ready;
-    return reply(w, 0, &body, err);
-}
-
-/* Waits for the plan, builds, answers Ready or Error. */
-static enum vf_code join_run(struct worker *w, struct vf_err *err)
-{
-    enum vf_code code = send_hello(w, err);
-    if (code != VF_OK)
-        return code;
-    Vflow__Envelope *message;
-    code = vf_wire_receive(w->socket, PLAN_WAIT_MS, NULL, &message, err);
-    if (code != VF_OK)
-        return vf_err_prepend(err, "waiting for the coordinator's plan: ");
-    if (message->body_case == VFLOW__ENVELOPE__BODY_PLAN) {
-        w->epoch = message->epoch;
-        code = build(w, message->plan, err);
-        if (code == VF_OK)
-            code = send_ready(w, message->plan->threads, err);
-        else
-            send_error(w, 0, err);
-    } else {
-        code = vf_err_set(err, VF_ERR_PROTOCOL, "message %d found where the plan was expected",
-                          (int)message->body_case);
-    }
-    vflow__envelope__free_unpacked(message, NULL);
-    return code;
+    return vf_member_ready(w->member, &ready, err);
 }
 
 /* ---- steps ---------------------------------------------------------------------------------- */
@@ -326,9 +273,12 @@ static void fill_speculation(const struct worker *w, Vflow__SpeculationStats *ou
     out->chosen_two = s.ahead[1].chosen;
 }
 
-static void fill_stats(struct worker *w, Vflow__StepStats *out)
+static const Vflow__StepStats *fill_stats(void *ctx)
 {
+    struct worker *w = ctx;
+    Vflow__StepStats *out = &w->stats;
     struct vf_executor_stats ex;
+    vflow__step_stats__init(out);
     vf_executor_stats(w->executor, &ex);
     out->compute_ns = ex.compute_ns;
     out->barrier_ns = ex.barrier_ns;
@@ -348,6 +298,7 @@ static void fill_stats(struct worker *w, Vflow__StepStats *out)
         out->expert_demand = s.demand;
         out->expert_early = s.early;
     }
+    return out;
 }
 
 static enum vf_code copy_columns(struct worker *w, const Vflow__Step *step, struct vf_err *err)
@@ -404,13 +355,11 @@ static enum vf_code handle_step(struct worker *w, const Vflow__Envelope *message
     if (!head && (code == VF_OK || peer_failed))
         return VF_OK;
     Vflow__StepResult result = VFLOW__STEP_RESULT__INIT;
-    Vflow__StepStats stats = VFLOW__STEP_STATS__INIT;
     Vflow__Error error = VFLOW__ERROR__INIT;
     result.step_id = step->step_id;
     result.rows = rows;
     result.failed = code != VF_OK;
-    fill_stats(w, &stats);
-    result.stats = &stats;
+    result.stats = (Vflow__StepStats *)fill_stats(w);
     if (code != VF_OK && !peer_failed) {
         vf_wire_error_fill(&error, &cause);
         result.error = &error;
@@ -418,81 +367,34 @@ static enum vf_code handle_step(struct worker *w, const Vflow__Envelope *message
     Vflow__Envelope body = VFLOW__ENVELOPE__INIT;
     body.body_case = VFLOW__ENVELOPE__BODY_STEP_RESULT;
     body.step_result = &result;
-    return reply(w, message->request_id, &body, err);
-}
-
-static enum vf_code handle_heartbeat(struct worker *w, const Vflow__Envelope *message,
-                                     struct vf_err *err)
-{
-    Vflow__Heartbeat beat = VFLOW__HEARTBEAT__INIT;
-    Vflow__StepStats stats = VFLOW__STEP_STATS__INIT;
-    beat.sent_ns = message->heartbeat->sent_ns;
-    fill_stats(w, &stats);
-    beat.stats = &stats;
-    Vflow__Envelope body = VFLOW__ENVELOPE__INIT;
-    body.body_case = VFLOW__ENVELOPE__BODY_HEARTBEAT;
-    body.heartbeat = &beat;
-    return reply(w, message->request_id, &body, err);
-}
-
-static enum vf_code handle(struct worker *w, const Vflow__Envelope *message, bool *stop,
-                           struct vf_err *err)
-{
-    if (message->epoch != w->epoch) {
-        vf_debug("dropped a message of epoch %u, this is %u", message->epoch, w->epoch);
-        return VF_OK;
-    }
-    switch (message->body_case) {
-    case VFLOW__ENVELOPE__BODY_STEP:
-        return handle_step(w, message, err);
-    case VFLOW__ENVELOPE__BODY_HEARTBEAT:
-        return handle_heartbeat(w, message, err);
-    case VFLOW__ENVELOPE__BODY_SHUTDOWN:
-        *stop = true;
-        return VF_OK;
-    default:
-        vf_warn("dropped a message of unknown kind %d", (int)message->body_case);
-        return VF_OK;
-    }
-}
-
-static enum vf_code serve_steps(struct worker *w, struct vf_err *err)
-{
-    bool stop = false;
-    while (!stop) {
-        Vflow__Envelope *message;
-        enum vf_code code = vf_wire_receive(w->socket, -1, NULL, &message, err);
-        if (code == VF_ERR_PROTOCOL) {
-            vf_warn("%s", err->text);
-            continue;
-        }
-        if (code == VF_ERR_TIMEOUT)
-            continue;
-        if (code != VF_OK)
-            return code;
-        code = handle(w, message, &stop, err);
-        vflow__envelope__free_unpacked(message, NULL);
-        if (code != VF_OK)
-            return code;
-    }
-    return VF_OK;
+    return vf_member_send(w->member, message->request_id, &body, err);
 }
 
 /* ---- life ----------------------------------------------------------------------------------- */
 
-static enum vf_code connect_control(struct worker *w, struct vf_err *err)
+static enum vf_code serve_steps(struct worker *w, struct vf_err *err)
 {
-    char identity[32], endpoint[VF_RUN_ENDPOINT_MAX];
-    snprintf(identity, sizeof identity, "stage-%u", w->index);
-    w->context = vf_wire_context_create(err);
-    if (!w->context)
-        return err->code;
-    struct vf_wire_options options = {.type = VF_WIRE_DEALER, .identity = identity};
-    enum vf_code code = vf_wire_open(w->context, &options, &w->socket, err);
-    if (code != VF_OK)
+    for (;;) {
+        enum vf_member_event event;
+        const Vflow__Envelope *message;
+        enum vf_code code = vf_member_next(w->member, -1, &event, &message, err);
+        if (code == VF_OK && event == VF_MEMBER_STEP)
+            code = handle_step(w, message, err);
+        if (code != VF_OK || event == VF_MEMBER_OVER)
+            return code;
+    }
+}
+
+static enum vf_code follow_plan(struct worker *w, struct vf_err *err)
+{
+    const Vflow__Plan *plan;
+    enum vf_code code = vf_member_wait_plan(w->member, &plan, err);
+    if (code != VF_OK || !plan)
         return code;
-    vf_run_dir_endpoint(w->rd, VF_RUN_CONTROL, endpoint);
-    return vf_wire_connect(w->socket, endpoint, err);
+    code = build(w, plan, err);
+    if (code == VF_OK)
+        code = say_ready(w, plan->threads, err);
+    return code == VF_OK ? serve_steps(w, err) : code;
 }
 
 static void deinit(struct worker *w)
@@ -500,78 +402,38 @@ static void deinit(struct worker *w)
     vf_executor_destroy(w->executor);
     if (w->experts)
         w->experts->ops->destroy(w->experts);
-    if (w->watch)
-        vf_owner_watch_set_run(w->watch, NULL, NULL);
+    pthread_mutex_lock(&w->orphan_lock);
     vf_mailboxes_close(w->mailboxes);
     vf_run_state_close(w->run_state);
+    w->mailboxes = NULL;
+    w->run_state = NULL;
+    pthread_mutex_unlock(&w->orphan_lock);
     vf_shm_close(&w->logits);
     vf_placement_deinit(&w->placement);
     vf_program_deinit(&w->program);
     vf_bank_stripes_close(w->stripes);
     vf_model_file_close(w->file);
     free(w->columns);
-    vf_wire_close(w->socket);
-    vf_wire_context_destroy(w->context);
-    vf_owner_watch_stop(w->watch);
-    vf_run_dir_close(w->rd);
+    vf_member_destroy(w->member);
+    pthread_mutex_destroy(&w->orphan_lock);
 }
 
-int vf_stage_worker_main(int argc, char **argv)
+enum vf_code vf_stage_worker_run(const char *run_dir, uint32_t index, struct vf_err *err)
 {
-    const char *run_dir = NULL;
-    int64_t index = 0;
-    int verbosity = 0;
-    const struct vf_opt opts[] = {
-        {.name = "run-dir",
-         .type = VF_OPT_STRING,
-         .value = &run_dir,
-         .metavar = "DIR",
-         .help = "run directory of the coordinator to join"},
-        {.name = "index",
-         .type = VF_OPT_INT,
-         .value = &index,
-         .metavar = "N",
-         .min = 0,
-         .max = VF_STAGE_WORKERS_MAX - 1,
-         .help = "which stage worker this is, from 0"},
-        {.name = "verbose",
-         .short_name = 'v',
-         .type = VF_OPT_COUNT,
-         .value = &verbosity,
-         .help = "say more; twice: even more"},
-    };
-    const struct vf_cli cli = {.program = "vflow-stage-worker",
-                               .usage = "--run-dir DIR [--index N]",
-                               .summary = "Computes the operations of one group of layers. Started "
-                                          "by vflow-coordinator, or by hand to join its run.",
-                               .opts = opts,
-                               .opt_count = VF_ARRAY_LEN(opts)};
-    struct vf_err err = {0};
-    if (vf_cli_parse(&cli, argc, argv, NULL, NULL, &err) != VF_OK)
-        return vf_cli_fail(cli.program, &err);
-    if (!run_dir) {
-        vf_err_set(&err, VF_ERR_USAGE, "--run-dir is missing");
-        return vf_cli_fail(cli.program, &err);
-    }
-    char role[32];
-    snprintf(role, sizeof role, "stage-%u", (unsigned)index);
-    vf_log_init(role, (enum vf_log_level)(VF_LOG_WARN + (verbosity > 3 ? 3 : verbosity)));
-    /* Ctrl-C reaches the whole process group; the coordinator decides what it means. */
-    signal(SIGINT, SIG_IGN);
-    signal(SIGPIPE, SIG_IGN);
-
-    struct worker w = {.index = (uint32_t)index};
-    enum vf_code code = vf_run_dir_open(run_dir, &w.rd, &err);
-    if (code == VF_OK)
-        code = vf_owner_watch_start(w.rd, &w.watch, &err);
-    if (code == VF_OK)
-        code = connect_control(&w, &err);
-    if (code == VF_OK)
-        code = join_run(&w, &err);
-    if (code == VF_OK)
-        code = serve_steps(&w, &err);
-    if (code != VF_OK && code != VF_ERR_PEER_LOST && w.epoch == 0)
-        vf_error("%s", err.text); /* the coordinator was told everything later than the plan */
+    struct worker w = {.index = index, .orphan_lock = PTHREAD_MUTEX_INITIALIZER};
+    struct vf_member_params params = {.run_dir = run_dir,
+                                      .role = VFLOW__ROLE__ROLE_STAGE,
+                                      .index = index,
+                                      .stop_fd = -1,
+                                      .on_orphaned = end_run,
+                                      .stats = fill_stats,
+                                      .ctx = &w};
+    enum vf_code code = vf_member_create(&params, &w.member, err);
+    if (code != VF_OK)
+        return code;
+    code = follow_plan(&w, err);
+    if (code != VF_OK)
+        vf_member_fail(w.member, err);
     deinit(&w);
-    return vf_exit_status(code);
+    return code;
 }

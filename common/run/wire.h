@@ -37,7 +37,7 @@ enum vf_wire_type { VF_WIRE_ROUTER, VF_WIRE_DEALER, VF_WIRE_PUSH, VF_WIRE_PULL }
 
 struct vf_wire_options {
     enum vf_wire_type type;
-    const char *identity; /* DEALER to our own ROUTER: "stage-0", "io-1"; NULL otherwise */
+    const char *identity; /* a DEALER's routing id; NULL: ZeroMQ's choice */
     /* CURVE (40-character Z85 keys), all NULL for ipc and --insecure. */
     const char *curve_secret, *curve_public; /* own pair */
     const char *curve_server_public;         /* clients: the server's public key */

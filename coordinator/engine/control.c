@@ -50,7 +50,6 @@ static struct worker *add_worker(struct vf_engine *e, enum vf_worker_role role, 
     *w = (struct worker){.role = role, .index = index, .process = {0, -1}};
     bool stage = role == VF_WORKER_STAGE;
     snprintf(w->name, sizeof w->name, "%s worker %u", stage ? "stage" : "I/O", index);
-    snprintf(w->identity, sizeof w->identity, "%s-%u", stage ? "stage" : "io", index);
     return w;
 }
 
@@ -222,8 +221,8 @@ static struct worker *find_worker(struct vf_engine *e, const struct vf_wire_peer
 {
     for (uint32_t i = 0; i < e->worker_count; i++) {
         struct worker *w = &e->workers[i];
-        if (strlen(w->identity) == peer->id_bytes &&
-            memcmp(w->identity, peer->id, peer->id_bytes) == 0)
+        if (w->peer.id_bytes > 0 && w->peer.id_bytes == peer->id_bytes &&
+            memcmp(w->peer.id, peer->id, peer->id_bytes) == 0)
             return w;
     }
     return NULL;
@@ -234,13 +233,50 @@ static uint64_t load_ns(const struct vf_engine *e)
     return LOAD_BASE_NS + vf_model_file_bytes(e->file) / LOAD_BYTES_PER_S_MIN * VF_S(1);
 }
 
-static void take_hello(struct vf_engine *e, struct worker *w, const struct vf_wire_peer *peer,
+/* The worker that a hello speaks for; NULL with *err: the run has no place for its sender. */
+static struct worker *admit(struct vf_engine *e, const Vflow__Hello *hello, struct vf_err *err)
+{
+    bool stage = hello->role == VFLOW__ROLE__ROLE_STAGE;
+    uint32_t count = stage ? e->info.stage_workers : e->info.io_workers;
+    const char *noun = stage ? "stage worker" : "I/O worker", *id = vf_run_dir_id(e->run_dir);
+    if (!stage && hello->role != VFLOW__ROLE__ROLE_IO) {
+        vf_err_set(err, VF_ERR_PROTOCOL, "run %s knows no role %d", id, (int)hello->role);
+    } else if (strcmp(hello->run_id, id) != 0) {
+        vf_err_set(err, VF_ERR_PROTOCOL, "this is run %s, not %s", id, hello->run_id);
+    } else if (hello->index >= count) {
+        vf_err_set(err, VF_ERR_USAGE,
+                   "--index: run %s has %u %s%s, there is no place for number %u", id, count, noun,
+                   count == 1 ? "" : "s", hello->index);
+    } else {
+        struct worker *w = &e->workers[stage ? hello->index : e->info.stage_workers + hello->index];
+        if (hello->pid == (uint64_t)w->pid && w->state == WORKER_STARTING)
+            return w;
+        vf_err_set(err, VF_ERR_BUSY, "--index: %s of run %s is process %d already", w->name, id,
+                   (int)w->pid);
+    }
+    return NULL;
+}
+
+static void refuse(struct vf_engine *e, const struct vf_wire_peer *peer, const struct vf_err *why)
+{
+    Vflow__Error error = VFLOW__ERROR__INIT;
+    Vflow__Envelope m = VFLOW__ENVELOPE__INIT;
+    vf_wire_error_fill(&error, why);
+    m.version = VF_WIRE_VERSION;
+    m.epoch = ENGINE_EPOCH;
+    m.body_case = VFLOW__ENVELOPE__BODY_ERROR;
+    m.error = &error;
+    vf_wire_send(e->router, peer, &m, NULL); /* a sender that has gone needs no answer */
+}
+
+static void take_hello(struct vf_engine *e, const struct vf_wire_peer *peer,
                        const Vflow__Hello *hello)
 {
-    Vflow__Role role = w->role == VF_WORKER_STAGE ? VFLOW__ROLE__ROLE_STAGE : VFLOW__ROLE__ROLE_IO;
-    if (w->state != WORKER_STARTING || hello->role != role || hello->index != w->index ||
-        hello->pid != (uint64_t)w->pid || strcmp(hello->run_id, vf_run_dir_id(e->run_dir)) != 0) {
-        vf_warn("refused a hello that isn't %s's (pid %" PRIu64 ")", w->name, hello->pid);
+    struct vf_err why;
+    struct worker *w = admit(e, hello, &why);
+    if (!w) {
+        vf_warn("refused the hello of process %" PRIu64 ": %s", hello->pid, why.text);
+        refuse(e, peer, &why);
         return;
     }
     if (strcmp(hello->software, VFLOW_VERSION) != 0) {
@@ -253,8 +289,7 @@ static void take_hello(struct vf_engine *e, struct worker *w, const struct vf_wi
     w->peer = *peer;
     w->state = WORKER_LOADING;
     w->deadline_ns = vf_now_ns() + load_ns(e);
-    struct vf_err ignored; /* a failure breaks the engine, which says so */
-    send_plan(e, w, &ignored);
+    send_plan(e, w, &why); /* a failure breaks the engine, which says so */
 }
 
 static void take_ready(struct vf_engine *e, struct worker *w, const Vflow__Ready *ready)
@@ -312,15 +347,15 @@ static void take_message(struct vf_engine *e, const struct vf_wire_peer *peer,
                          const Vflow__Envelope *m)
 {
     struct worker *w = find_worker(e, peer);
+    if (m->body_case == VFLOW__ENVELOPE__BODY_HELLO) {
+        take_hello(e, peer, m->hello);
+        return;
+    }
     if (!w) {
         vf_warn("dropped a message from an unknown sender");
         return;
     }
-    if (m->body_case == VFLOW__ENVELOPE__BODY_HELLO) {
-        take_hello(e, w, peer, m->hello);
-        return;
-    }
-    if (m->epoch != ENGINE_EPOCH || w->state == WORKER_STARTING) {
+    if (m->epoch != ENGINE_EPOCH) {
         vf_debug("dropped a message of epoch %u from %s", m->epoch, w->name);
         return;
     }

@@ -13,7 +13,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <zmq.h>
 
 static enum vf_code open_model(struct vf_engine *e, struct vf_err *err)
 {
@@ -166,9 +165,6 @@ static enum vf_code create_messages(struct vf_engine *e, struct vf_err *err)
     enum vf_code code = vf_wire_open(e->zmq, &options, &e->router, err);
     if (code)
         return code;
-    /* A worker that takes a dead one's place has its routing id. */
-    const int handover = 1;
-    zmq_setsockopt(e->router, ZMQ_ROUTER_HANDOVER, &handover, sizeof handover);
     char endpoint[VF_RUN_ENDPOINT_MAX];
     vf_run_dir_endpoint(e->run_dir, VF_RUN_CONTROL, endpoint);
     return vf_wire_bind(e->router, endpoint, err);

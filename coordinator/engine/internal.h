@@ -43,7 +43,6 @@ struct worker {
     enum vf_worker_role role;
     uint32_t index;
     char name[24];     /* "stage worker 0": for messages */
-    char identity[16]; /* "stage-0": of its DEALER socket */
     enum worker_state state;
     struct vf_process process;
     pid_t pid;                /* stays when the process is gone */
