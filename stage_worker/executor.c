@@ -1,98 +1,130 @@
-/* Runs one worker's schedule step by step; the other rooms build what it runs on (schedule.c,
- * weights.c, scratch.c) and do the work (attention.c, ffn.c, experts.c, head.c, work.c).
+/* The operations, and how a step runs: the schedule's actions (schedule.h) one behind the other.
+ *
+ * To add an operation: its struct, init and function in a file of its own (operation.h), a member
+ * of struct vf_executor and a line of the table here, and what it needs of memory in
+ * common/model/step_memory.c.
  */
-#include "stage_worker/internal.h"
+#include "stage_worker/executor.h"
+
+#include "stage_worker/attention.h"
+#include "stage_worker/columns.h"
+#include "stage_worker/dense.h"
+#include "stage_worker/experts.h"
+#include "stage_worker/fetch.h"
+#include "stage_worker/head.h"
+#include "stage_worker/route.h"
+#include "stage_worker/schedule.h"
+#include "stage_worker/weights.h"
 
 #include "common/base/clock.h"
 #include "common/base/util.h"
 
-#include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define HEAVY_KINDS 3u
-/* Of attention (a query matrix of each flow, keys, values) and dense (a matrix of each flow). */
-#define JOBS_BESIDE_EXPERTS (2u * VF_FLOWS_MAX + 8u)
 
-/* ---- light operations --------------------------------------------------------------------------
+struct vf_executor {
+    struct core core;
+    struct embed embed;
+    struct norm norm;
+    struct attention attention;
+    struct dense dense;
+    struct router router;
+    struct fetch fetch;
+    struct experts experts;
+    struct sum sum;
+    struct head head;
+    struct schedule schedule;
+    uint64_t compute_ns; /* see struct vf_executor_stats */
+    uint64_t *op_ns;     /* [op_count] */
+};
+
+struct operation {
+    size_t at; /* of its struct in the executor */
+    init_fn *init;
+    deinit_fn *deinit;         /* NULL: nothing to do */
+    begin_step_fn *begin_step; /* NULL: nothing to do */
+    /* One of: */
+    column_fn *column;
+    run_fn *run;
+    phase_fn *phase;
+};
+
+#define SELF(member) .at = offsetof(struct vf_executor, member)
+static const struct operation operations[VF_OP_KIND_COUNT] = {
+    [VF_OP_EMBED] = {SELF(embed), .init = embed_init, .column = embed_column},
+    [VF_OP_NORM] = {SELF(norm), .init = norm_init, .deinit = norm_deinit, .column = norm_column},
+    [VF_OP_ATTENTION] = {SELF(attention), .init = attention_init, .deinit = attention_deinit,
+                         .begin_step = attention_begin_step, .phase = attention_phase},
+    [VF_OP_DENSE] = {SELF(dense), .init = dense_init, .deinit = dense_deinit, .phase = dense_phase},
+    [VF_OP_ROUTE] = {SELF(router), .init = route_init, .deinit = route_deinit, .run = route_run},
+    [VF_OP_FETCH] = {SELF(fetch), .init = fetch_init, .deinit = fetch_deinit,
+                     .begin_step = fetch_begin_step, .run = fetch_run},
+    [VF_OP_EXPERTS] = {SELF(experts), .init = experts_init, .deinit = experts_deinit,
+                       .phase = experts_phase},
+    [VF_OP_SUM] = {SELF(sum), .init = sum_init, .column = sum_column},
+    [VF_OP_HEAD] = {SELF(head), .init = head_init, .run = head_run},
+};
+
+static const struct operation *operation_of(const struct vf_op *op)
+{
+    return &operations[op->kind];
+}
+
+/* The operation's struct. */
+static void *self_of(struct vf_executor *ex, const struct operation *operation)
+{
+    return (uint8_t *)ex + operation->at;
+}
+
+/* The i-th of the part's operations, and its index in the program. */
+static uint32_t op_idx_at(const struct vf_executor *ex, uint32_t i)
+{
+    return ex->core.part.order[i];
+}
+static const struct vf_op *op_at(const struct vf_executor *ex, uint32_t i)
+{
+    return &ex->core.p.program->ops[op_idx_at(ex, i)];
+}
+
+/* ---- columns and light operations -------------------------------------------------------------
  */
-
-static void embed_column(const struct vf_executor *ex, const struct vf_op *op, uint32_t c)
-{
-    float *x = value_data(ex, op->out) + (size_t)c * ex->stride;
-    uint32_t d = ex->config->hidden_size;
-    vf_tile_unpack_row(&ex->embed[ex->columns[c].flow], ex->columns[c].token, x);
-    if (ex->config->embedding_scale)
-        ex->p.kernels->scale(sqrtf((float)d), d, x);
-}
-
-static void norm_column(const struct vf_executor *ex, const struct vf_op *op, uint32_t c)
-{
-    const float *w = op->norm == VF_NORM_FINAL  ? ex->final_norm
-                     : op->norm == VF_NORM_ATTN ? ex->layers[op->layer].attn_norm
-                                                : ex->layers[op->layer].ffn_norm;
-    size_t at = (size_t)c * ex->stride;
-    ex->p.kernels->rmsnorm(value_data(ex, vf_op_inputs(ex->p.program, op)[0]) + at, w,
-                           ex->config->norm_weight_offset ? 1.0f : 0.0f, ex->config->norm_eps,
-                           ex->config->hidden_size, value_data(ex, op->out) + at);
-}
-
-static void sum_column(const struct vf_executor *ex, const struct vf_op *op, uint32_t c)
-{
-    const vf_value *in = vf_op_inputs(ex->p.program, op);
-    uint32_t d = ex->config->hidden_size;
-    size_t at = (size_t)c * ex->stride;
-    float *out = value_data(ex, op->out) + at;
-    memcpy(out, value_data(ex, in[0]) + at, d * sizeof *out);
-    for (uint32_t i = 1; i < op->in_count; i++)
-        ex->p.kernels->add(out, value_data(ex, in[i]) + at, d, out);
-    if (op->scale != 1.0f)
-        ex->p.kernels->scale(op->scale, d, out);
-}
 
 /* The operations of an ACTION_COLUMNS on one column after the other. */
 static void run_columns(const struct region_job *job, uint32_t begin, uint32_t end, uint32_t thread)
 {
     (void)thread;
-    const struct vf_executor *ex = job->ctx;
+    struct vf_executor *ex = job->ctx;
     const struct action *act = job->what;
     for (uint32_t c = begin; c < end; c++)
         for (uint32_t i = act->index; i < act->index + act->count; i++) {
-            const struct vf_op *op = &ex->p.program->ops[ex->order[i]];
-            if (op->kind == VF_OP_EMBED)
-                embed_column(ex, op, c);
-            else if (op->kind == VF_OP_NORM)
-                norm_column(ex, op, c);
-            else
-                sum_column(ex, op, c);
+            const struct vf_op *op = op_at(ex, i);
+            operation_of(op)->column(self_of(ex, operation_of(op)), op, c);
         }
 }
 
 static void columns_action(struct vf_executor *ex, const struct action *act)
 {
     uint64_t began = vf_now_ns();
-    region_add(&ex->region, (struct region_job){.run = run_columns,
-                                                .ctx = ex,
-                                                .what = act,
-                                                .item_count = ex->n_col,
-                                                .item_cost = 12ull * ex->stride * act->count});
-    run_region(ex);
+    struct work *work = &ex->core.work;
+    region_add(&work->region,
+               (struct region_job){.run = run_columns,
+                                   .ctx = ex,
+                                   .what = act,
+                                   .item_count = ex->core.step.n_col,
+                                   .item_cost = 12ull * ex->core.stride * act->count});
+    work_run(work);
     uint64_t each = (vf_now_ns() - began) / act->count;
     for (uint32_t i = act->index; i < act->index + act->count; i++)
-        ex->op_ns[ex->order[i]] += each;
+        ex->op_ns[op_idx_at(ex, i)] += each;
 }
 
 static void light_action(struct vf_executor *ex, const struct action *act)
 {
-    const struct vf_op *op = &ex->p.program->ops[ex->order[act->index]];
+    const struct vf_op *op = op_at(ex, act->index);
     uint64_t began = vf_now_ns();
-    if (op->kind == VF_OP_ROUTE)
-        op_route(ex, op);
-    else if (op->kind == VF_OP_FETCH)
-        op_fetch(ex, op);
-    else
-        op_head(ex, op);
-    ex->op_ns[ex->order[act->index]] += vf_now_ns() - began;
+    operation_of(op)->run(self_of(ex, operation_of(op)), op);
+    ex->op_ns[op_idx_at(ex, act->index)] += vf_now_ns() - began;
 }
 
 /* ---- heavy operations -------------------------------------------------------------------------
@@ -102,32 +134,33 @@ static void light_action(struct vf_executor *ex, const struct action *act)
 struct task {
     const struct vf_op *op;
     phase_fn *phase_fn;
+    void *self;
     uint32_t phase;
     uint64_t cost; /* of what it added to the region */
     uint64_t *ns;
 };
 
-static struct task task_of(struct vf_executor *ex, uint32_t op_idx)
+static struct task task_of(struct vf_executor *ex, uint32_t i)
 {
-    const struct vf_op *op = &ex->p.program->ops[op_idx];
-    phase_fn *fn = op->kind == VF_OP_ATTENTION ? attention_phase
-                   : op->kind == VF_OP_DENSE   ? dense_phase
-                                               : experts_phase;
-    return (struct task){.op = op, .phase_fn = fn, .ns = &ex->op_ns[op_idx]};
+    const struct vf_op *op = op_at(ex, i);
+    return (struct task){.op = op,
+                         .phase_fn = operation_of(op)->phase,
+                         .self = self_of(ex, operation_of(op)),
+                         .ns = &ex->op_ns[op_idx_at(ex, i)]};
 }
 
 /* Runs phases of a task until one has added jobs to the region or was the last. */
-static enum vf_code advance(struct vf_executor *ex, struct task *t, struct vf_err *err)
+static enum vf_code advance(const struct region *region, struct task *t, struct vf_err *err)
 {
-    uint64_t began = vf_now_ns(), cost = ex->region.cost;
-    uint32_t jobs = ex->region.count;
+    uint64_t began = vf_now_ns(), cost = region->cost;
+    uint32_t jobs = region->count;
     enum vf_code code = VF_OK;
-    while (code == VF_OK && t->phase != PHASE_END && ex->region.count == jobs) {
+    while (code == VF_OK && t->phase != PHASE_END && region->count == jobs) {
         uint32_t next = t->phase + 1;
-        code = t->phase_fn(ex, t->op, t->phase, &next, err);
+        code = t->phase_fn(t->self, t->op, t->phase, &next, err);
         t->phase = next;
     }
-    t->cost = ex->region.cost - cost;
+    t->cost = region->cost - cost;
     *t->ns += vf_now_ns() - began;
     return code;
 }
@@ -137,187 +170,102 @@ static enum vf_code heavy_action(struct vf_executor *ex, const struct action *ac
                                  struct vf_err *err)
 {
     struct task tasks[HEAVY_KINDS];
+    struct work *work = &ex->core.work;
     VF_ASSERT(act->count <= HEAVY_KINDS);
     for (uint32_t i = 0; i < act->count; i++)
-        tasks[i] = task_of(ex, ex->order[act->index + i]);
+        tasks[i] = task_of(ex, act->index + i);
     for (;;) {
         for (uint32_t i = 0; i < act->count; i++) {
-            enum vf_code code = advance(ex, &tasks[i], err);
+            enum vf_code code = advance(&work->region, &tasks[i], err);
             if (code != VF_OK) {
-                drop_region(ex);
+                work_drop(work);
                 return code;
             }
         }
-        if (ex->region.count == 0)
+        if (work->region.count == 0)
             return VF_OK;
-        uint64_t began = vf_now_ns(), cost = vf_max_u64(ex->region.cost, 1);
-        run_region(ex);
+        uint64_t began = vf_now_ns(), cost = vf_max_u64(work->region.cost, 1);
+        work_run(work);
         double elapsed = (double)(vf_now_ns() - began);
         for (uint32_t i = 0; i < act->count; i++)
             *tasks[i].ns += (uint64_t)(elapsed * (double)tasks[i].cost / (double)cost);
     }
 }
 
-/* ---- life: the KV cache -----------------------------------------------------------------------
- */
-
-static enum vf_code create_kv(struct vf_executor *ex, struct vf_err *err)
-{
-    const struct vf_config *c = ex->config;
-    ex->kv_index = calloc(ex->p.program->effective_layers, sizeof *ex->kv_index);
-    if (!ex->kv_index)
-        return vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for the KV cache index");
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < ex->p.program->op_count; i++)
-        if (is_mine(ex, i) && ex->p.program->ops[i].kind == VF_OP_ATTENTION)
-            ex->kv_index[ex->p.program->ops[i].kv] = count++;
-    struct vf_kv_shape shape = {.layers = count,
-                                .sequences = ex->p.sequences,
-                                .kv_heads = c->kv_head_count,
-                                .head_dim = c->head_dim,
-                                .context = ex->p.context,
-                                .f16 = ex->p.kv_f16};
-    return vf_kv_cache_create(&shape, &ex->kv, err);
-}
-
 /* ---- running ----------------------------------------------------------------------------------
  */
 
-/* The contract of struct vf_step; what arrives came over a socket. */
-static enum vf_code check_step(const struct vf_executor *ex, const struct vf_step *step,
-                               struct vf_err *err)
+static enum vf_code run_operations(struct vf_executor *ex, const struct action *act,
+                                   uint64_t deadline_ns, struct vf_err *err)
 {
-    const struct vf_config *c = ex->config;
-    uint32_t rows = 0, flow = 0, row_flows = 0;
-    if (step->column_count == 0 || step->column_count > ex->p.columns_max)
-        return vf_err_set(err, VF_ERR_PROTOCOL, "step %llu has %u columns, allowed are 1 to %u",
-                          (unsigned long long)step->id, step->column_count, ex->p.columns_max);
-    for (uint32_t i = 0; i < step->column_count; i++) {
-        const struct vf_column *col = &step->columns[i];
-        bool primary_fits = col->flow == 0
-                                ? col->primary == i
-                                : col->primary < i && step->columns[col->primary].flow == 0 &&
-                                      step->columns[col->primary].position == col->position &&
-                                      step->columns[col->primary].sequence == col->sequence;
-        if (col->token >= c->vocab_size || col->position >= ex->p.context ||
-            col->sequence >= ex->p.sequences || col->flow >= ex->flows || col->flow < flow ||
-            !primary_fits || (col->want_row && col->flow != 0))
-            return vf_err_set(err, VF_ERR_PROTOCOL,
-                              "step %llu column %u is out of place: token %u, position %u, "
-                              "sequence %u, flow %u, primary %u",
-                              (unsigned long long)step->id, i, col->token, col->position,
-                              col->sequence, col->flow, col->primary);
-        flow = col->flow;
-        rows += col->want_row;
-        row_flows += col->flow > 0 && step->columns[col->primary].want_row;
+    for (uint32_t i = act->index; i < act->index + act->count; i++) {
+        enum vf_code code = values_claim(&ex->core.values, op_at(ex, i)->out, deadline_ns, err);
+        if (code != VF_OK)
+            return code;
     }
-    if (row_flows != rows * (ex->flows - 1))
-        return vf_err_set(err, VF_ERR_PROTOCOL,
-                          "step %llu wants %u rows, but has %u auxiliary columns for them, not %u",
-                          (unsigned long long)step->id, rows, row_flows, rows * (ex->flows - 1));
-    if (rows > ex->p.rows_max)
-        return vf_err_set(err, VF_ERR_PROTOCOL, "step %llu wants %u rows, allowed are %u",
-                          (unsigned long long)step->id, rows, ex->p.rows_max);
+    if (act->kind == ACTION_HEAVY)
+        return heavy_action(ex, act, err);
+    if (act->kind == ACTION_COLUMNS)
+        columns_action(ex, act);
+    else
+        light_action(ex, act);
     return VF_OK;
 }
 
-static void set_step(struct vf_executor *ex, const struct vf_step *step, float *rows)
+static enum vf_code run_action(struct vf_executor *ex, const struct action *act,
+                               uint64_t deadline_ns, bool *peer_failed, struct vf_err *err)
 {
-    ex->columns = step->columns;
-    ex->n_col = step->column_count;
-    ex->step_id = step->id;
-    ex->rows = rows;
-    ex->row_count = 0;
-    uint32_t c = 0;
-    for (uint32_t j = 0; j < ex->flows; j++) {
-        ex->flow_begin[j] = c;
-        while (c < ex->n_col && ex->columns[c].flow == j)
-            c++;
+    struct values *values = &ex->core.values;
+    const struct step *step = &ex->core.step;
+    enum vf_code code;
+    switch (act->kind) {
+    case ACTION_SEND:
+        return values_send(values, step, act->index, false, deadline_ns, err);
+    case ACTION_RECEIVE:
+        code = values_receive(values, step, act->index, deadline_ns, peer_failed, err);
+        if (code == VF_OK && *peer_failed)
+            code = vf_err_set(err, VF_ERR_PEER_LOST, "the step failed on stage worker %u",
+                              ex->core.p.placement->edges[act->index].from);
+        return code;
+    case ACTION_RELEASE:
+        values_release(values, act->index);
+        return VF_OK;
+    default:
+        return run_operations(ex, act, deadline_ns, err);
     }
-    ex->flow_begin[ex->flows] = c;
-    ex->n_primary = ex->flows > 1 ? ex->flow_begin[1] : c;
-    for (uint32_t i = 0; i < ex->n_primary; i++)
-        ex->row_count += ex->columns[i].want_row;
-    attention_prepare_step(ex);
-}
-
-static enum vf_code receive(struct vf_executor *ex, uint32_t edge, uint64_t deadline_ns,
-                            bool *failed, struct vf_err *err)
-{
-    const float *data;
-    uint64_t began = vf_now_ns();
-    enum vf_code code =
-        vf_mailbox_take(ex->p.mailboxes, edge, ex->step_id, deadline_ns, &data, failed, err);
-    ex->stats.hop_ns += vf_now_ns() - began;
-    if (code != VF_OK)
-        return vf_err_prepend(err,
-                              "stage worker %u waiting for %s from stage worker %u: ", ex->p.worker,
-                              ex->p.program->values[ex->p.placement->edges[edge].value].name,
-                              ex->p.placement->edges[edge].from);
-    if (!*failed)
-        memcpy(value_data(ex, ex->p.placement->edges[edge].value), data,
-               (size_t)ex->n_col * ex->stride * sizeof *data);
-    vf_mailbox_release(ex->p.mailboxes, edge);
-    return VF_OK;
-}
-
-static enum vf_code send(struct vf_executor *ex, uint32_t edge, bool failed, uint64_t deadline_ns,
-                         struct vf_err *err)
-{
-    float *data;
-    uint64_t began = vf_now_ns();
-    enum vf_code code = vf_mailbox_claim(ex->p.mailboxes, edge, deadline_ns, &data, err);
-    ex->stats.hop_ns += vf_now_ns() - began;
-    if (code != VF_OK)
-        return vf_err_prepend(err, "stage worker %u sending %s to stage worker %u: ", ex->p.worker,
-                              ex->p.program->values[ex->p.placement->edges[edge].value].name,
-                              ex->p.placement->edges[edge].to);
-    if (!failed)
-        memcpy(data, value_data(ex, ex->p.placement->edges[edge].value),
-               (size_t)ex->n_col * ex->stride * sizeof *data);
-    vf_mailbox_post(ex->p.mailboxes, edge, ex->step_id, failed);
-    return VF_OK;
 }
 
 /* After a failure: keeps every edge in step with the other workers, without computing. */
 static void drain(struct vf_executor *ex, uint32_t from_action, uint64_t deadline_ns)
 {
-    for (uint32_t a = from_action; a < ex->action_count; a++) {
-        struct action act = ex->actions[a];
+    struct values *values = &ex->core.values;
+    const struct step *step = &ex->core.step;
+    values_release_all(values);
+    for (uint32_t a = from_action; a < ex->schedule.count; a++) {
+        const struct action *act = &ex->schedule.actions[a];
         bool failed;
         enum vf_code code = VF_OK;
-        if (act.kind == ACTION_RECEIVE)
-            code = receive(ex, act.index, deadline_ns, &failed, NULL);
-        else if (act.kind == ACTION_SEND)
-            code = send(ex, act.index, true, deadline_ns, NULL);
+        if (act->kind == ACTION_RECEIVE)
+            code = values_receive(values, step, act->index, deadline_ns, &failed, NULL);
+        else if (act->kind == ACTION_SEND)
+            code = values_send(values, step, act->index, true, deadline_ns, NULL);
+        values_release_all(values);
         if (code == VF_ERR_PEER_LOST)
             return;
     }
 }
 
-static enum vf_code run_action(struct vf_executor *ex, struct action act, uint64_t deadline_ns,
-                               bool *peer_failed, struct vf_err *err)
-{
-    if (act.kind == ACTION_SEND)
-        return send(ex, act.index, false, deadline_ns, err);
-    if (act.kind == ACTION_HEAVY)
-        return heavy_action(ex, &act, err);
-    if (act.kind == ACTION_COLUMNS)
-        columns_action(ex, &act);
-    else if (act.kind == ACTION_OP)
-        light_action(ex, &act);
-    if (act.kind != ACTION_RECEIVE)
-        return VF_OK;
-    enum vf_code code = receive(ex, act.index, deadline_ns, peer_failed, err);
-    if (code == VF_OK && *peer_failed)
-        code = vf_err_set(err, VF_ERR_PEER_LOST, "the step failed on stage worker %u",
-                          ex->p.placement->edges[act.index].from);
-    return code;
-}
-
 static uint64_t waits(const struct vf_executor *ex)
 {
-    return ex->region.barrier_ns + ex->stats.hop_ns + ex->stats.stall_ns;
+    return ex->core.work.region.barrier_ns + ex->core.values.wait_ns + ex->experts.stall_ns;
+}
+
+static void begin_step(struct vf_executor *ex, const struct vf_step *step, float *rows)
+{
+    step_set(&ex->core.step, step, ex->core.flows, rows);
+    for (int k = 0; k < VF_OP_KIND_COUNT; k++)
+        if (operations[k].begin_step && ex->core.part.op_counts[k])
+            operations[k].begin_step(self_of(ex, &operations[k]));
 }
 
 enum vf_code vf_executor_run(struct vf_executor *ex, const struct vf_step *step,
@@ -326,31 +274,39 @@ enum vf_code vf_executor_run(struct vf_executor *ex, const struct vf_step *step,
 {
     *peer_failed = false;
     *row_count = 0;
-    enum vf_code code = check_step(ex, step, err);
+    enum vf_code code = step_check(&ex->core.p, step, err);
     if (code != VF_OK)
         return code;
-    uint64_t began = vf_now_ns();
-    uint64_t waited = waits(ex), hops = ex->stats.hop_ns;
-    set_step(ex, step, rows);
-    speculation_begin_step(ex);
+    uint64_t began = vf_now_ns(), waited = waits(ex), hops = ex->core.values.wait_ns;
+    begin_step(ex, step, rows);
     uint32_t a = 0;
-    for (; code == VF_OK && a < ex->action_count; a++) {
-        code = vf_run_state_check(ex->p.run_state, err);
+    for (; code == VF_OK && a < ex->schedule.count; a++) {
+        code = vf_run_state_check(ex->core.p.run_state, err);
         if (code == VF_OK)
-            code = run_action(ex, ex->actions[a], deadline_ns, peer_failed, err);
+            code = run_action(ex, &ex->schedule.actions[a], deadline_ns, peer_failed, err);
     }
-    ex->stats.compute_ns += vf_now_ns() - began - (waits(ex) - waited);
+    uint64_t took = vf_now_ns() - began;
+    ex->compute_ns += took - (waits(ex) - waited);
     if (code == VF_OK)
-        speculation_end_step(ex, vf_now_ns() - began - (ex->stats.hop_ns - hops));
+        speculation_end_step(&ex->fetch.speculation, took - (ex->core.values.wait_ns - hops));
     else
         drain(ex, a, deadline_ns);
-    if (code == VF_OK && ex->p.placement->head_worker == ex->p.worker)
-        *row_count = ex->row_count;
+    if (code == VF_OK && ex->core.p.placement->head_worker == ex->core.p.worker)
+        *row_count = ex->core.step.row_count;
     return code;
 }
 
 /* ---- life -------------------------------------------------------------------------------------
  */
+
+static enum vf_code init_operations(struct vf_executor *ex, struct vf_err *err)
+{
+    enum vf_code code = VF_OK;
+    for (int k = 0; code == VF_OK && k < VF_OP_KIND_COUNT; k++)
+        if (ex->core.part.op_counts[k])
+            code = operations[k].init(self_of(ex, &operations[k]), &ex->core, err);
+    return code;
+}
 
 enum vf_code vf_executor_create(const struct vf_executor_params *params, struct vf_executor **out,
                                 struct vf_err *err)
@@ -358,32 +314,19 @@ enum vf_code vf_executor_create(const struct vf_executor_params *params, struct 
     struct vf_executor *ex = calloc(1, sizeof *ex);
     if (!ex)
         return vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for an executor");
-    ex->p = *params;
-    ex->config = vf_model_file_config(params->file);
-    ex->flows = ex->config->flow_count;
-    ex->stride = (uint32_t)vf_round_up(ex->config->hidden_size, 32);
-    uint32_t jobs = ex->config->expert_count + JOBS_BESIDE_EXPERTS;
-    enum vf_code code = vf_pool_create(params->threads, &ex->pool, err);
+    enum vf_code code = core_init(&ex->core, params, err);
     if (code == VF_OK)
-        code = region_init(&ex->region, ex->pool, jobs, err);
-    ex->matmuls = calloc(jobs, sizeof *ex->matmuls);
-    if (code == VF_OK && !ex->matmuls)
+        code =
+            schedule_init(&ex->schedule, params->program, params->placement, &ex->core.part, err);
+    ex->op_ns = calloc(params->program->op_count, sizeof *ex->op_ns);
+    if (code == VF_OK && !ex->op_ns)
         code = vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for an executor");
     if (code == VF_OK)
-        code = schedule_build(ex, err);
-    if (code == VF_OK)
-        code = weights_load(ex, err);
-    if (code == VF_OK)
-        code = create_kv(ex, err);
-    if (code == VF_OK)
-        code = scratch_alloc(ex, err);
-    if (code == VF_OK)
-        code = speculation_create(ex, err);
+        code = init_operations(ex, err);
     if (code != VF_OK) {
         vf_executor_destroy(ex);
         return code;
     }
-    attention_init(ex);
     *out = ex;
     return VF_OK;
 }
@@ -392,25 +335,33 @@ void vf_executor_destroy(struct vf_executor *ex)
 {
     if (!ex)
         return;
-    vf_pool_destroy(ex->pool);
-    region_deinit(&ex->region);
-    free(ex->matmuls);
-    scratch_free(ex);
-    speculation_destroy(ex);
-    vf_kv_cache_destroy(ex->kv);
-    free(ex->value_buffer);
-    free(ex->layers);
-    free(ex->kv_index);
-    free(ex->order);
-    free(ex->slot);
-    free(ex->actions);
+    for (int k = 0; k < VF_OP_KIND_COUNT; k++)
+        if (operations[k].deinit)
+            operations[k].deinit(self_of(ex, &operations[k]));
+    schedule_deinit(&ex->schedule);
+    core_deinit(&ex->core);
     free(ex->op_ns);
     free(ex);
 }
 
+uint64_t vf_executor_weight_bytes(const struct vf_executor *ex)
+{
+    return weights_bytes(&ex->core.p);
+}
+
 uint64_t vf_executor_kv_bytes(const struct vf_executor *ex)
 {
-    return vf_kv_cache_bytes(ex->kv);
+    return ex->attention.kv ? vf_kv_cache_bytes(ex->attention.kv) : 0;
+}
+
+uint64_t vf_executor_buffer_bytes(const struct vf_executor *ex)
+{
+    return ex->core.memory_bytes;
+}
+
+enum vf_code vf_executor_verify(const struct vf_executor *ex, bool with_experts, struct vf_err *err)
+{
+    return weights_verify(&ex->core.p, with_experts, err);
 }
 
 const uint64_t *vf_executor_op_ns(const struct vf_executor *ex)
@@ -420,6 +371,19 @@ const uint64_t *vf_executor_op_ns(const struct vf_executor *ex)
 
 void vf_executor_stats(const struct vf_executor *ex, struct vf_executor_stats *out)
 {
-    *out = ex->stats;
-    out->barrier_ns = ex->region.barrier_ns;
+    *out = (struct vf_executor_stats){.compute_ns = ex->compute_ns,
+                                      .barrier_ns = ex->core.work.region.barrier_ns,
+                                      .hop_ns = ex->core.values.wait_ns,
+                                      .stall_ns = ex->experts.stall_ns,
+                                      .weight_bytes = ex->core.work.weight_bytes};
+}
+
+bool vf_executor_speculates(const struct vf_executor *ex)
+{
+    return ex->fetch.speculation.any;
+}
+
+void vf_executor_speculation(const struct vf_executor *ex, struct vf_speculation_stats *out)
+{
+    speculation_stats(&ex->fetch.speculation, out);
 }

@@ -107,6 +107,7 @@ enum vf_code vf_executor_run(struct vf_executor *ex, const struct vf_step *step,
 const uint64_t *vf_executor_op_ns(const struct vf_executor *ex);
 uint64_t vf_executor_weight_bytes(const struct vf_executor *ex); /* mapped for its operations */
 uint64_t vf_executor_kv_bytes(const struct vf_executor *ex);
+uint64_t vf_executor_buffer_bytes(const struct vf_executor *ex); /* of all its operations */
 void vf_executor_stats(const struct vf_executor *ex, struct vf_executor_stats *out);
 /* Whether there is anything to guess and it may be; without it, all the figures are zeros. */
 bool vf_executor_speculates(const struct vf_executor *ex);

@@ -3,9 +3,10 @@
  * The vocabulary is split at fixed positions (VOCAB_CHUNK) for the sums of the softmax, so that
  * threads share the work and the order of additions never changes.
  */
-#include "stage_worker/internal.h"
+#include "stage_worker/head.h"
 
 #include "common/base/util.h"
+#include "stage_worker/weights.h"
 
 #include <math.h>
 #include <string.h>
@@ -14,7 +15,8 @@
 #define CHUNKS_MAX  64u /* larger vocabularies take larger chunks, still at fixed positions */
 
 struct readout {
-    struct vf_executor *ex;
+    struct core *core;
+    float *logits; /* [rows, flows, vocabulary] */
     uint32_t chunk, chunks;
     uint32_t row;
     float max[VF_FLOWS_MAX][CHUNKS_MAX], sum[VF_FLOWS_MAX][CHUNKS_MAX];
@@ -26,12 +28,12 @@ struct readout {
 
 static float *logits_of(const struct readout *j, uint32_t flow)
 {
-    return j->ex->head_out + ((size_t)j->row * j->flows + flow) * j->ex->config->vocab_size;
+    return j->logits + ((size_t)j->row * j->flows + flow) * j->core->config->vocab_size;
 }
 
 static uint32_t chunk_length(const struct readout *j, uint32_t chunk)
 {
-    uint32_t begin = chunk * j->chunk, v = j->ex->config->vocab_size;
+    uint32_t begin = chunk * j->chunk, v = j->core->config->vocab_size;
     return v - begin < j->chunk ? v - begin : j->chunk;
 }
 
@@ -39,20 +41,21 @@ static void chunk_max(struct readout *j, uint32_t item)
 {
     uint32_t chunk = item % j->chunks, flow = item / j->chunks, n = chunk_length(j, chunk);
     float *z = logits_of(j, flow) + (size_t)chunk * j->chunk;
-    if (j->ex->config->final_softcap > 0.0f)
-        j->ex->p.kernels->softcap(j->ex->config->final_softcap, n, z);
-    j->max[flow][chunk] = j->ex->p.kernels->max(z, n);
+    if (j->core->config->final_softcap > 0.0f)
+        j->core->kernels->softcap(j->core->config->final_softcap, n, z);
+    j->max[flow][chunk] = j->core->kernels->max(z, n);
 }
 
 static bool mixes(const struct readout *j)
 {
-    return j->flows > 1 && j->ex->config->flow_readout == VF_READOUT_MIXTURE;
+    return j->flows > 1 && j->core->config->flow_readout == VF_READOUT_MIXTURE;
 }
 
 /* The chunk's part of the row that is written in the end. */
 static float *row_of(const struct readout *j, uint32_t chunk)
 {
-    return j->ex->rows + (size_t)j->row * j->ex->config->vocab_size + (size_t)chunk * j->chunk;
+    return j->core->step.rows + (size_t)j->row * j->core->config->vocab_size +
+           (size_t)chunk * j->chunk;
 }
 
 /* A mixture leaves exp(z - max) of flow 0 in the row, for chunk_squares. */
@@ -60,7 +63,7 @@ static void chunk_sum(struct readout *j, uint32_t item)
 {
     uint32_t chunk = item % j->chunks, flow = item / j->chunks;
     float *exps = mixes(j) && flow == 0 ? row_of(j, chunk) : NULL;
-    j->sum[flow][chunk] = j->ex->p.kernels->exp_sum(logits_of(j, flow) + (size_t)chunk * j->chunk,
+    j->sum[flow][chunk] = j->core->kernels->exp_sum(logits_of(j, flow) + (size_t)chunk * j->chunk,
                                                     j->row_max[flow], chunk_length(j, chunk), exps);
 }
 
@@ -97,7 +100,7 @@ static void chunk_squares(struct readout *j, uint32_t chunk)
 
 static void write_log_p(const struct readout *j, uint32_t flow, uint32_t chunk, float *out)
 {
-    j->ex->p.kernels->log_softmax(logits_of(j, flow) + (size_t)chunk * j->chunk, j->row_max[flow],
+    j->core->kernels->log_softmax(logits_of(j, flow) + (size_t)chunk * j->chunk, j->row_max[flow],
                                   j->log_sum[flow], chunk_length(j, chunk), out);
 }
 
@@ -117,9 +120,9 @@ static void chunk_write(struct readout *j, uint32_t chunk)
     if (mixes(j) && j->log_alpha < 0.0f) {
         write_log_q(j, chunk, out);
         write_log_p(j, 0, chunk, logits);
-        j->ex->p.kernels->log_add_exp(logits, j->log_alpha, out, j->log_rest,
+        j->core->kernels->log_add_exp(logits, j->log_alpha, out, j->log_rest,
                                       chunk_length(j, chunk), out);
-    } else if (j->flows > 1 && j->ex->config->flow_readout == VF_READOUT_AUXILIARY) {
+    } else if (j->flows > 1 && j->core->config->flow_readout == VF_READOUT_AUXILIARY) {
         write_log_q(j, chunk, out);
     } else {
         write_log_p(j, 0, chunk, out);
@@ -142,12 +145,12 @@ static void run_chunks(const struct region_job *job, uint32_t begin, uint32_t en
 enum part { MAX, SUM, SQUARES, WRITE };
 static void run_part(struct readout *j, enum part part, uint32_t items)
 {
-    region_add(&j->ex->region, (struct region_job){.run = run_chunks,
-                                                   .ctx = j,
-                                                   .index = part,
-                                                   .item_count = items,
-                                                   .item_cost = 8ull * j->chunk});
-    run_region(j->ex);
+    region_add(&j->core->work.region, (struct region_job){.run = run_chunks,
+                                                          .ctx = j,
+                                                          .index = part,
+                                                          .item_count = items,
+                                                          .item_cost = 8ull * j->chunk});
+    work_run(&j->core->work);
 }
 
 /* alpha = clip(sum p^2, 0.5, 1); log_alpha == 0 means that flow 0 alone speaks. */
@@ -186,41 +189,55 @@ static void read_out(struct readout *j)
     run_part(j, WRITE, j->chunks);
 }
 
-/* Gathers the wanted rows' columns, each row's flows behind each other. */
-static void gather(struct vf_executor *ex, const float *h)
+enum vf_code head_init(void *self, struct core *core, struct vf_err *err)
 {
-    uint32_t flows = ex->flows, row = 0;
-    for (uint32_t c = 0; c < ex->n_primary; c++) {
-        if (!ex->columns[c].want_row)
+    (void)err;
+    struct head *h = self;
+    h->core = core;
+    h->space = core->space.head;
+    h->acts.space = h->space.acts;
+    enum vf_tensor_kind kind = core->config->tie_embeddings ? VF_T_EMBED : VF_T_HEAD;
+    h->matrix = weights_matrix(core->p.file, kind, VF_LAYER_NONE, 0);
+    return VF_OK;
+}
+
+/* Gathers the wanted rows' columns of x, each row's flows behind each other. */
+static void gather(struct head *h, const float *x)
+{
+    const struct step *step = &h->core->step;
+    size_t flows = h->core->flows, stride = h->core->stride, row = 0;
+    for (uint32_t c = 0; c < step->n_primary; c++) {
+        if (!step->columns[c].want_row)
             continue;
-        memcpy(ex->head_in + (size_t)row * flows * ex->stride, h + (size_t)c * ex->stride,
-               ex->stride * sizeof *h);
-        for (uint32_t a = ex->n_primary; a < ex->n_col; a++)
-            if (ex->columns[a].primary == c)
-                memcpy(ex->head_in + ((size_t)row * flows + ex->columns[a].flow) * ex->stride,
-                       h + (size_t)a * ex->stride, ex->stride * sizeof *h);
+        float *in = h->space.in + row * flows * stride;
+        memcpy(in, x + c * stride, stride * sizeof *x);
+        for (uint32_t a = step->n_primary; a < step->n_col; a++)
+            if (step->columns[a].primary == c)
+                memcpy(in + step->columns[a].flow * stride, x + a * stride, stride * sizeof *x);
         row++;
     }
 }
 
-void op_head(struct vf_executor *ex, const struct vf_op *op)
+void head_run(void *self, const struct vf_op *op)
 {
-    const struct vf_config *c = ex->config;
-    if (ex->row_count == 0)
+    struct head *h = self;
+    struct core *core = h->core;
+    const struct vf_config *c = core->config;
+    if (core->step.row_count == 0)
         return;
-    gather(ex, value_data(ex, vf_op_inputs(ex->p.program, op)[0]));
-    uint32_t n = ex->row_count * ex->flows;
-    add_acts(ex, &ex->head_acts, ex->head_in, n, c->hidden_size, ex->stride);
-    run_region(ex);
+    gather(h, value_in(core, op_input(core, op, 0)));
+    uint32_t n = core->step.row_count * core->flows;
+    work_add_acts(&core->work, &h->acts, h->space.in, n, c->hidden_size, core->stride);
+    work_run(&core->work);
     struct matmul mm = {
-        .m = ex->head, .acts = ex->head_acts.view, .y = ex->head_out, .y_stride = c->vocab_size};
-    add_matmul(ex, &mm);
-    run_region(ex);
-    struct readout j = {.ex = ex, .flows = ex->flows};
+        .m = h->matrix, .acts = h->acts.view, .y = h->space.out, .y_stride = c->vocab_size};
+    work_add_matmul(&core->work, &mm);
+    work_run(&core->work);
+    struct readout j = {.core = core, .logits = h->space.out, .flows = core->flows};
     j.chunk = VOCAB_CHUNK;
     while (vf_div_up(c->vocab_size, j.chunk) > CHUNKS_MAX)
         j.chunk *= 2;
     j.chunks = (uint32_t)vf_div_up(c->vocab_size, j.chunk);
-    for (j.row = 0; j.row < ex->row_count; j.row++)
+    for (j.row = 0; j.row < core->step.row_count; j.row++)
         read_out(&j);
 }

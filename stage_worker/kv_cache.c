@@ -7,9 +7,10 @@
 #include <string.h>
 #include <sys/mman.h>
 
+_Static_assert(VF_KEY_BLOCK == VF_ATTN_BLOCK, "attention's blocks are what the plan counts");
+
 struct vf_kv_cache {
     struct vf_kv_shape shape;
-    uint64_t positions;     /* context rounded up to whole blocks */
     uint64_t element_bytes; /* 2 or 4 */
     uint64_t head_bytes;    /* keys (or values) of one head of one sequence in one layer */
     uint64_t bytes;
@@ -23,17 +24,13 @@ enum vf_code vf_kv_cache_create(const struct vf_kv_shape *shape, struct vf_kv_ca
     if (!kv)
         return vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for a KV cache");
     kv->shape = *shape;
-    kv->positions = vf_round_up(shape->context, VF_ATTN_BLOCK);
     kv->element_bytes = shape->f16 ? 2 : 4;
-    kv->head_bytes = kv->positions * shape->head_dim * kv->element_bytes;
-    uint64_t bytes = kv->head_bytes;
-    if (!vf_mul_u64(bytes, 2ull * shape->kv_heads, &bytes) ||
-        !vf_mul_u64(bytes, shape->sequences, &bytes) || !vf_mul_u64(bytes, shape->layers, &bytes) ||
-        bytes > (uint64_t)1 << 46) {
+    kv->head_bytes = vf_kv_head_bytes(shape);
+    uint64_t bytes;
+    enum vf_code code = vf_kv_bytes(shape, &bytes, err);
+    if (code != VF_OK) {
         free(kv);
-        return vf_err_set(err, VF_ERR_LIMIT,
-                          "KV cache of %u layers, %u sequences, %u positions is too large to map",
-                          shape->layers, shape->sequences, shape->context);
+        return code;
     }
     kv->bytes = bytes;
     if (bytes > 0) {

@@ -9,15 +9,7 @@
 
 #include "common/base/err.h"
 #include "common/kernels/kernels.h"
-
-#include <stdbool.h>
-#include <stdint.h>
-
-struct vf_kv_shape {
-    uint32_t layers; /* caches this worker holds */
-    uint32_t sequences, kv_heads, head_dim, context;
-    bool f16;
-};
+#include "common/model/step_memory.h"
 
 struct vf_kv_cache;
 enum vf_code vf_kv_cache_create(const struct vf_kv_shape *shape, struct vf_kv_cache **out,

@@ -35,21 +35,19 @@ static uint64_t pack(uint32_t begin, uint32_t end)
     return (uint64_t)begin << 32 | end;
 }
 
-enum vf_code region_init(struct region *r, struct vf_pool *pool, uint32_t capacity,
-                         struct vf_err *err)
+enum vf_code region_init(struct region *r, struct vf_pool *pool, struct region_job *jobs,
+                         uint32_t capacity, struct vf_err *err)
 {
     uint32_t threads = vf_pool_threads(pool);
-    *r = (struct region){.pool = pool, .capacity = capacity};
-    r->jobs = calloc(capacity, sizeof *r->jobs);
+    *r = (struct region){.pool = pool, .jobs = jobs, .capacity = capacity};
     r->shares = aligned_alloc(64, threads * sizeof *r->shares);
-    if (!r->jobs || !r->shares)
-        return vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for %u jobs of a region", capacity);
+    if (!r->shares)
+        return vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for a region of %u threads", threads);
     return VF_OK;
 }
 
 void region_deinit(struct region *r)
 {
-    free(r->jobs);
     free(r->shares);
 }
 

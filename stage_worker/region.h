@@ -41,9 +41,9 @@ struct region {
     uint64_t barrier_ns;         /* the caller waited for other threads, since init */
 };
 
-/* capacity: the most jobs of one region. */
-enum vf_code region_init(struct region *r, struct vf_pool *pool, uint32_t capacity,
-                         struct vf_err *err);
+/* jobs [capacity], the most of one region: the caller's, until deinit. */
+enum vf_code region_init(struct region *r, struct vf_pool *pool, struct region_job *jobs,
+                         uint32_t capacity, struct vf_err *err);
 void region_deinit(struct region *r);
 
 void region_add(struct region *r, struct region_job job);

@@ -1,68 +1,32 @@
-/* The tensors a worker's operations read: resolved once from the mapped file, counted, verified. */
-#include "stage_worker/internal.h"
+/* The tensors a worker's operations read: resolved from the mapped file, counted, verified. */
+#include "stage_worker/weights.h"
+
+#include "stage_worker/executor.h"
 
 #include <stdlib.h>
 
-static void matrix_get(struct vf_executor *ex, enum vf_tensor_kind kind, uint32_t layer,
-                       uint32_t flow, struct vf_matrix *out)
+struct vf_matrix weights_matrix(const struct vf_model_file *f, enum vf_tensor_kind kind,
+                                uint32_t layer, uint32_t flow)
 {
+    struct vf_matrix m = {0};
     struct vf_tensor_id id = {.kind = kind, .layer = layer, .flow = flow};
-    if (!vf_model_file_matrix(ex->p.file, id, out) && flow > 0) {
+    if (!vf_model_file_matrix(f, id, &m) && flow > 0) {
         id.flow = 0;
-        vf_model_file_matrix(ex->p.file, id, out);
+        vf_model_file_matrix(f, id, &m);
     }
+    return m;
 }
 
-static const float *vector_get(struct vf_executor *ex, enum vf_tensor_kind kind, uint32_t layer,
-                               uint32_t flow)
+const float *weights_vector(const struct vf_model_file *f, enum vf_tensor_kind kind, uint32_t layer,
+                            uint32_t flow)
 {
     struct vf_tensor_id id = {.kind = kind, .layer = layer, .flow = flow};
-    return vf_model_file_vector(ex->p.file, id);
+    return vf_model_file_vector(f, id);
 }
 
-static void load_layer(struct vf_executor *ex, uint32_t l)
+enum vf_code weights_no_memory(const struct vf_config *c, struct vf_err *err)
 {
-    struct layer_weights *w = &ex->layers[l];
-    matrix_get(ex, VF_T_K, l, 0, &w->k);
-    matrix_get(ex, VF_T_V, l, 0, &w->v);
-    matrix_get(ex, VF_T_ROUTER, l, 0, &w->router);
-    w->attn_norm = vector_get(ex, VF_T_ATTN_NORM, l, 0);
-    w->ffn_norm = vector_get(ex, VF_T_FFN_NORM, l, 0);
-    w->q_bias = vector_get(ex, VF_T_Q_BIAS, l, 0);
-    w->k_bias = vector_get(ex, VF_T_K_BIAS, l, 0);
-    w->v_bias = vector_get(ex, VF_T_V_BIAS, l, 0);
-    w->q_norm = vector_get(ex, VF_T_Q_NORM, l, 0);
-    w->k_norm = vector_get(ex, VF_T_K_NORM, l, 0);
-    for (uint32_t j = 0; j < ex->flows; j++) {
-        matrix_get(ex, VF_T_Q, l, j, &w->q[j]);
-        matrix_get(ex, VF_T_O, l, j, &w->o[j]);
-        matrix_get(ex, VF_T_GATE, l, j, &w->gate[j]);
-        matrix_get(ex, VF_T_UP, l, j, &w->up[j]);
-        matrix_get(ex, VF_T_DOWN, l, j, &w->down[j]);
-        w->query_coupling[j] = vector_get(ex, VF_T_QUERY_COUPLING, l, j);
-        w->hidden_coupling[j] = vector_get(ex, VF_T_HIDDEN_COUPLING, l, j);
-        w->output_coupling[j] = vector_get(ex, VF_T_OUTPUT_COUPLING, l, j);
-        w->moe_hidden_coupling[j] = vector_get(ex, VF_T_MOE_HIDDEN_COUPLING, l, j);
-        w->moe_output_coupling[j] = vector_get(ex, VF_T_MOE_OUTPUT_COUPLING, l, j);
-    }
-}
-
-enum vf_code weights_load(struct vf_executor *ex, struct vf_err *err)
-{
-    const struct vf_config *c = ex->config;
-    ex->layers = calloc(c->layer_count, sizeof *ex->layers);
-    if (!ex->layers)
-        return vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for %u layers", c->layer_count);
-    for (uint32_t l = 0; l < c->layer_count; l++)
-        load_layer(ex, l);
-    for (uint32_t j = 0; j < ex->flows; j++)
-        matrix_get(ex, VF_T_EMBED, VF_LAYER_NONE, j, &ex->embed[j]);
-    if (c->tie_embeddings)
-        ex->head = ex->embed[0];
-    else
-        matrix_get(ex, VF_T_HEAD, VF_LAYER_NONE, 0, &ex->head);
-    ex->final_norm = vector_get(ex, VF_T_FINAL_NORM, VF_LAYER_NONE, 0);
-    return VF_OK;
+    return vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for %u layers", c->layer_count);
 }
 
 /* ---- which tensors are read ---- */
@@ -134,31 +98,32 @@ enum vf_code vf_executor_own_weights(const struct vf_executor_params *p, struct 
     return code;
 }
 
-uint64_t vf_executor_weight_bytes(const struct vf_executor *ex)
+uint64_t weights_bytes(const struct vf_executor_params *p)
 {
     uint64_t bytes = 0;
-    for (size_t t = 0; t < vf_model_file_tensor_count(ex->p.file); t++) {
-        struct vf_tensor_entry_view entry = vf_model_file_tensor(ex->p.file, t);
-        if (worker_reads(&ex->p, &entry.spec.id))
+    for (size_t t = 0; t < vf_model_file_tensor_count(p->file); t++) {
+        struct vf_tensor_entry_view entry = vf_model_file_tensor(p->file, t);
+        if (worker_reads(p, &entry.spec.id))
             bytes += entry.bytes;
     }
     return bytes;
 }
 
-enum vf_code vf_executor_verify(const struct vf_executor *ex, bool with_experts, struct vf_err *err)
+enum vf_code weights_verify(const struct vf_executor_params *p, bool with_experts,
+                            struct vf_err *err)
 {
-    const struct vf_config *c = vf_model_file_config(ex->p.file);
-    struct vf_expert_source *experts = ex->p.experts;
+    const struct vf_config *c = vf_model_file_config(p->file);
+    struct vf_expert_source *experts = p->experts;
     enum vf_code code = VF_OK;
-    for (size_t t = 0; code == VF_OK && t < vf_model_file_tensor_count(ex->p.file); t++) {
-        struct vf_tensor_entry_view entry = vf_model_file_tensor(ex->p.file, t);
-        if (worker_reads(&ex->p, &entry.spec.id))
-            code = vf_model_file_verify_tensor(ex->p.file, entry.spec.id, err);
+    for (size_t t = 0; code == VF_OK && t < vf_model_file_tensor_count(p->file); t++) {
+        struct vf_tensor_entry_view entry = vf_model_file_tensor(p->file, t);
+        if (worker_reads(p, &entry.spec.id))
+            code = vf_model_file_verify_tensor(p->file, entry.spec.id, err);
     }
     for (uint32_t l = 0; with_experts && experts && experts->ops->verify && l < c->layer_count;
          l++) {
         struct vf_tensor_id router = {.kind = VF_T_ROUTER, .layer = l};
-        if (code == VF_OK && worker_reads(&ex->p, &router))
+        if (code == VF_OK && worker_reads(p, &router))
             experts->ops->verify(experts, l);
     }
     return code;

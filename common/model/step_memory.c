@@ -1,215 +1,250 @@
-/* Sizes multiply in 64 bits with a sticky overflow, like the executor's own allocations would. */
+/* One function per operation takes what the operation's struct names; the arena counts or carves.
+ */
 #include "common/model/step_memory.h"
-
-#include "common/model/stages.h"
 
 #include "common/base/util.h"
 
-#include <stdlib.h>
-
-#define BYTES_MAX ((uint64_t)1 << 46) /* of one buffer: beyond any address space we map */
-
+/* What the sizes depend on. */
 struct sizes {
-    bool too_large;
+    const struct vf_config *c;
+    const struct vf_step_shape *shape;
+    uint64_t columns, stride, pairs;
+    struct vf_arena *arena;
 };
 
-static uint64_t mul(struct sizes *s, uint64_t a, uint64_t b)
+static uint64_t pad32(uint64_t n)
 {
-    uint64_t out;
-    if (!vf_mul_u64(a, b, &out) || out > BYTES_MAX) {
-        s->too_large = true;
-        return 0;
+    return vf_round_up(n, 32);
+}
+
+static float *floats(const struct sizes *s, uint64_t count, uint64_t width)
+{
+    return vf_arena_take(s->arena, count, width, sizeof(float));
+}
+
+static uint32_t *numbers(const struct sizes *s, uint64_t count)
+{
+    return vf_arena_take(s->arena, count, 1, sizeof(uint32_t));
+}
+
+static struct vf_acts_space acts(const struct sizes *s, uint64_t count, uint64_t width)
+{
+    return (struct vf_acts_space){
+        .q = vf_arena_take(s->arena, count, width, 1),
+        .scale = vf_arena_take(s->arena, count, width / 32, sizeof(float)),
+        .sum = vf_arena_take(s->arena, count, width / 32, sizeof(int32_t))};
+}
+
+static void lay_region(const struct sizes *s, struct vf_region_space *out)
+{
+    out->job_count = s->c->expert_count + VF_JOBS_BESIDE_EXPERTS;
+    out->jobs = vf_arena_take(s->arena, out->job_count, 1, VF_JOB_BYTES);
+    out->products = vf_arena_take(s->arena, out->job_count, 1, VF_PRODUCT_BYTES);
+}
+
+static void lay_values(const struct sizes *s, const struct vf_part *part,
+                       struct vf_values_space *out)
+{
+    out->buffers = vf_arena_take(s->arena, part->value_buffers, 1, sizeof *out->buffers);
+    out->routes = vf_arena_take(s->arena, part->route_buffers, 1, sizeof *out->routes);
+    for (uint32_t i = 0; i < part->value_buffers; i++) {
+        float *buffer = floats(s, s->columns, s->stride);
+        if (out->buffers)
+            out->buffers[i] = buffer;
     }
-    return out;
-}
-
-static uint64_t aligned(uint64_t bytes)
-{
-    return vf_round_up(bytes, VF_SCRATCH_ALIGN);
-}
-
-static uint64_t floats(struct sizes *s, uint64_t count, uint64_t width)
-{
-    return aligned(mul(s, mul(s, count, width), sizeof(float)));
-}
-
-/* Three arrays, each aligned. */
-static uint64_t acts(struct sizes *s, uint64_t count, uint64_t width)
-{
-    uint64_t weights = mul(s, count, width);
-    return aligned(weights) + 2 * aligned(weights / 32 * sizeof(float));
-}
-
-static uint32_t pad32(uint32_t n)
-{
-    return (uint32_t)vf_round_up(n, 32);
-}
-
-/* ---- how many values a worker holds at once -------------------------------------------------- */
-
-/* The first and last slot of the execution order between which a worker holds a value; begin > end:
- * never. */
-struct span {
-    uint32_t begin, end;
-};
-
-static void widen(struct span *s, uint32_t slot)
-{
-    s->begin = slot < s->begin ? slot : s->begin;
-    s->end = slot > s->end ? slot : s->end;
-}
-
-static void find_spans(const struct vf_program *p, const struct vf_placement *pl, uint32_t worker,
-                       const uint32_t *slot, struct span *spans)
-{
-    for (uint32_t v = 0; v < p->value_count; v++)
-        spans[v] = (struct span){UINT32_MAX, 0};
-    for (uint32_t i = 0; i < p->op_count; i++) {
-        if (pl->op_worker[i] != worker)
-            continue;
-        const struct vf_op *op = &p->ops[i];
-        if (op->out != VF_VALUE_NONE)
-            widen(&spans[op->out], slot[i]);
-        for (uint32_t k = 0; k < op->in_count; k++)
-            widen(&spans[vf_op_inputs(p, op)[k]], slot[i]);
+    for (uint32_t i = 0; i < part->route_buffers; i++) {
+        struct vf_route route = {.experts = numbers(s, s->pairs),
+                                 .weights = floats(s, s->pairs, 1),
+                                 .counts = numbers(s, s->columns)};
+        if (out->routes)
+            out->routes[i] = route;
     }
 }
 
-/* The most spans of one kind that share a slot. */
-static uint32_t most_live(const struct vf_program *p, const struct span *spans, bool routes,
-                          int32_t *change)
+static void lay_attention(const struct sizes *s, struct vf_attention_space *out)
 {
-    for (uint32_t i = 0; i <= p->op_count; i++)
-        change[i] = 0;
-    for (uint32_t v = 0; v < p->value_count; v++) {
-        if (p->values[v].is_route != routes || spans[v].begin > spans[v].end)
-            continue;
-        change[spans[v].begin]++;
-        change[spans[v].end + 1]--;
-    }
-    int32_t live = 0, most = 0;
-    for (uint32_t i = 0; i < p->op_count; i++) {
-        live += change[i];
-        most = live > most ? live : most;
-    }
-    return (uint32_t)most;
-}
-
-/* Early or late is decided when there is a memory plan, so the larger count of both holds. */
-static enum vf_code count_values(const struct vf_program *p, const struct vf_placement *pl,
-                                 uint32_t worker, bool sync, struct vf_step_memory *out,
-                                 struct vf_err *err)
-{
-    struct span *spans = calloc(p->value_count + 1ull, sizeof *spans);
-    int32_t *change = calloc(p->op_count + 1ull, sizeof *change);
-    uint32_t *order = calloc(p->op_count + 1ull, sizeof *order);
-    uint32_t *slot = calloc(p->op_count + 1ull, sizeof *slot);
-    bool whole = spans && change && order && slot;
-    for (int when = 0; whole && when < VF_EXPERTS_WHEN_COUNT; when++) {
-        if ((when == VF_EXPERTS_SYNC) != sync)
-            continue;
-        vf_stages_order(p, (enum vf_experts_when)when, order, slot);
-        find_spans(p, pl, worker, slot, spans);
-        uint32_t values = most_live(p, spans, false, change);
-        uint32_t routes = most_live(p, spans, true, change);
-        out->value_buffers = values > out->value_buffers ? values : out->value_buffers;
-        out->route_buffers = routes > out->route_buffers ? routes : out->route_buffers;
-    }
-    free(spans);
-    free(change);
-    free(order);
-    free(slot);
-    return whole ? VF_OK
-                 : vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for %u values", p->value_count);
-}
-
-/* ---- sizes ------------------------------------------------------------------------------------
- */
-
-static void size_attention(struct sizes *s, const struct vf_config *c,
-                           const struct vf_step_shape *shape, struct vf_step_memory *m)
-{
-    uint64_t cols = shape->columns_max, q = (uint64_t)c->head_count * c->head_dim;
-    uint64_t blocks = vf_div_up(shape->context, VF_KEY_BLOCK);
-    m->bytes[VF_SCRATCH_Q] = floats(s, cols, q);
-    m->bytes[VF_SCRATCH_KV] = floats(s, cols, (uint64_t)c->kv_head_count * c->head_dim);
-    m->bytes[VF_SCRATCH_ATTN] = floats(s, cols, pad32((uint32_t)q));
-    m->bytes[VF_SCRATCH_ROPE] = floats(s, cols, c->head_dim);
+    const struct vf_config *c = s->c;
+    uint64_t q = (uint64_t)c->head_count * c->head_dim;
+    uint64_t kv = (uint64_t)c->kv_head_count * c->head_dim;
+    uint64_t blocks = vf_div_up(s->shape->context, VF_KEY_BLOCK);
+    out->acts = acts(s, s->columns, vf_max_u64(s->stride, pad32(q)));
+    out->q = floats(s, s->columns, q);
+    out->k = floats(s, s->columns, kv);
+    out->v = floats(s, s->columns, kv);
+    out->heads = floats(s, s->columns, pad32(q));
+    out->rope_freq = vf_arena_take(s->arena, c->head_dim / 2, 1, sizeof(double));
+    out->rope_cos = floats(s, s->columns, c->head_dim / 2);
+    out->rope_sin = floats(s, s->columns, c->head_dim / 2);
     /* One partial result per block of keys: [blocks][group] of max, sum and head_dim floats. */
-    m->partial_floats = blocks * (c->head_count / c->kv_head_count) * (c->head_dim + 2ull);
+    out->partial_floats = blocks * (c->head_count / c->kv_head_count) * (c->head_dim + 2ull);
     /* Items that are split into blocks are fewer than VF_SPLIT_ITEMS_PER_THREAD per thread; a whole
      * item, of which each thread has one at a time, is as many columns. */
-    m->partial_items = VF_SPLIT_ITEMS_PER_THREAD * shape->threads;
-    m->bytes[VF_SCRATCH_PARTIALS] = floats(s, m->partial_items, m->partial_floats);
+    out->partial_items = (uint64_t)VF_SPLIT_ITEMS_PER_THREAD * s->shape->threads;
+    out->partials = floats(s, out->partial_items, out->partial_floats);
 }
 
-static void size_experts(struct sizes *s, const struct vf_config *c, uint64_t cols,
-                         struct vf_step_memory *m)
+static void lay_dense(const struct sizes *s, struct vf_dense_space *out)
 {
-    uint64_t pairs = cols * vf_experts_top_max(c);
-    uint32_t wide = pad32(c->expert_ffn_size);
-    m->bytes[VF_SCRATCH_ROUTER] = floats(s, cols, c->expert_count);
-    m->bytes[VF_SCRATCH_EXPERTS] = mul(s, c->expert_count + 1ull, VF_SCRATCH_EXPERT_BYTES);
-    m->bytes[VF_SCRATCH_PAIR_LISTS] = aligned(mul(s, pairs, sizeof(uint32_t)));
-    m->bytes[VF_SCRATCH_PAIR] = floats(s, pairs, m->stride);
-    m->bytes[VF_SCRATCH_PAIR_HIDDEN] = floats(s, pairs, wide);
-    m->bytes[VF_SCRATCH_ACTS_EXPERTS] = acts(s, cols, m->stride);
-    m->bytes[VF_SCRATCH_PAIR_ACTS] = acts(s, pairs, m->stride);
-    m->bytes[VF_SCRATCH_PAIR_ACTS_HIDDEN] = acts(s, pairs, wide);
+    uint64_t width = pad32(s->c->ffn_size);
+    out->acts = acts(s, s->columns, s->stride);
+    out->hidden_acts = acts(s, s->columns, width);
+    out->hidden = floats(s, s->columns, width);
+    out->up = floats(s, s->columns, width);
 }
 
-static void size_buffers(struct sizes *s, const struct vf_config *c,
-                         const struct vf_step_shape *shape, bool head, struct vf_step_memory *m)
+static struct vf_expert_set_space expert_set(const struct sizes *s)
 {
-    uint64_t cols = shape->columns_max;
-    m->stride = pad32(c->hidden_size);
-    m->bytes[VF_SCRATCH_VALUE] = floats(s, cols, m->stride);
-    m->bytes[VF_SCRATCH_ROUTE] =
-        2 * aligned(mul(s, cols * vf_experts_top_max(c), sizeof(uint32_t))) +
-        aligned(mul(s, cols, sizeof(uint32_t)));
-    size_attention(s, c, shape, m);
-    m->bytes[VF_SCRATCH_ACTS_ATTENTION] =
-        acts(s, cols, vf_max_u64(m->stride, pad32(c->head_count * c->head_dim)));
-    m->bytes[VF_SCRATCH_ACTS_DENSE] = acts(s, cols, m->stride);
-    m->bytes[VF_SCRATCH_ACTS_DENSE_HIDDEN] = acts(s, cols, pad32(c->ffn_size));
-    m->bytes[VF_SCRATCH_HIDDEN] = floats(s, cols, pad32(c->ffn_size));
-    if (c->expert_count > 0)
-        size_experts(s, c, cols, m);
-    if (head) {
-        uint64_t rows = (uint64_t)shape->rows_max * c->flow_count;
-        m->bytes[VF_SCRATCH_ACTS_HEAD] = acts(s, rows, m->stride);
-        m->bytes[VF_SCRATCH_HEAD_IN] = floats(s, rows, m->stride);
-        m->bytes[VF_SCRATCH_HEAD_OUT] = floats(s, rows, c->vocab_size);
+    return (struct vf_expert_set_space){.experts = numbers(s, s->c->expert_count),
+                                        .index = numbers(s, s->c->expert_count)};
+}
+
+static void *expert_records(const struct sizes *s, uint64_t bytes)
+{
+    return vf_arena_take(s->arena, s->c->expert_count, 1, bytes);
+}
+
+static void lay_fetch(const struct sizes *s, struct vf_fetch_space *out)
+{
+    out->set = expert_set(s);
+    out->refs = expert_records(s, VF_EXPERT_REF_BYTES);
+}
+
+static void lay_guess(const struct sizes *s, struct vf_guess_space *out)
+{
+    uint64_t columns = vf_min_u64(s->columns, VF_SPECULATE_COLUMNS_MAX);
+    out->normed = floats(s, columns, s->stride);
+    out->logits = floats(s, columns, s->c->expert_count);
+    out->refs = expert_records(s, VF_EXPERT_REF_BYTES);
+    out->guessed = vf_arena_take(s->arena, s->c->layer_count, s->c->expert_count, 1);
+    out->by_layer = vf_arena_take(s->arena, s->c->layer_count, 1, 1);
+}
+
+static void lay_experts(const struct sizes *s, struct vf_experts_space *out)
+{
+    uint64_t width = pad32(s->c->expert_ffn_size);
+    out->set = expert_set(s);
+    out->acts = acts(s, s->columns, s->stride);
+    out->pair_acts = acts(s, s->pairs, s->stride);
+    out->hidden_acts = acts(s, s->pairs, width);
+    out->pair_in = floats(s, s->pairs, s->stride);
+    out->pair_out = floats(s, s->pairs, s->stride);
+    out->pair_hidden = floats(s, s->pairs, width);
+    out->pair_up = floats(s, s->pairs, width);
+    out->pair_column = numbers(s, s->pairs);
+    out->pair_rank = numbers(s, s->pairs);
+    out->pair_begin = numbers(s, s->c->expert_count + 1ull);
+    out->outstanding = numbers(s, s->c->expert_count);
+    out->refs = expert_records(s, VF_EXPERT_REF_BYTES);
+    out->got = expert_records(s, sizeof(void *));
+    out->fronts = expert_records(s, VF_EXPERT_FRONT_BYTES);
+    out->views = expert_records(s, VF_EXPERT_VIEW_BYTES);
+}
+
+static void lay_head(const struct sizes *s, struct vf_head_space *out)
+{
+    uint64_t rows = (uint64_t)s->shape->rows_max * s->c->flow_count;
+    out->acts = acts(s, rows, s->stride);
+    out->in = floats(s, rows, s->stride);
+    out->out = floats(s, rows, s->c->vocab_size);
+}
+
+void vf_step_space_lay(const struct vf_config *config, const struct vf_part *part,
+                       const struct vf_step_shape *shape, struct vf_arena *arena,
+                       struct vf_step_space *out)
+{
+    struct sizes s = {.c = config, .shape = shape, .columns = shape->columns_max, .arena = arena};
+    s.stride = pad32(config->hidden_size);
+    s.pairs = s.columns * vf_experts_top_max(config);
+    *out = (struct vf_step_space){.stride = (uint32_t)s.stride};
+    const uint32_t *runs = part->op_counts;
+    lay_region(&s, &out->region);
+    lay_values(&s, part, &out->values);
+    if (runs[VF_OP_ATTENTION])
+        lay_attention(&s, &out->attention);
+    if (runs[VF_OP_DENSE])
+        lay_dense(&s, &out->dense);
+    if (runs[VF_OP_ROUTE])
+        out->router.logits = floats(&s, s.columns, config->expert_count);
+    if (runs[VF_OP_FETCH]) {
+        lay_fetch(&s, &out->fetch);
+        lay_guess(&s, &out->guess);
     }
+    if (runs[VF_OP_EXPERTS])
+        lay_experts(&s, &out->experts);
+    if (runs[VF_OP_HEAD])
+        lay_head(&s, &out->head);
 }
 
-/* How many of each buffer there are. */
-static uint64_t buffer_count(const struct vf_step_memory *m, int i)
+static enum vf_code too_large(const struct vf_step_shape *shape, struct vf_err *err)
 {
-    switch (i) {
-    case VF_SCRATCH_VALUE:
-        return m->value_buffers;
-    case VF_SCRATCH_ROUTE:
-        return m->route_buffers;
-    case VF_SCRATCH_KV:
-    case VF_SCRATCH_ROPE:
-    case VF_SCRATCH_HIDDEN:
-    case VF_SCRATCH_PAIR_LISTS:
-    case VF_SCRATCH_PAIR:
-    case VF_SCRATCH_PAIR_HIDDEN:
-        return 2;
-    default:
-        return 1;
-    }
+    return vf_err_set(err, VF_ERR_LIMIT,
+                      "steps of %u columns, %u rows and %u sequences of %u positions need more "
+                      "memory than can be addressed",
+                      shape->columns_max, shape->rows_max, shape->sequences, shape->context);
 }
 
-static void size_kv(struct sizes *s, const struct vf_config *c, const struct vf_step_shape *shape,
-                    struct vf_step_memory *m)
+enum vf_code vf_step_space_bytes(const struct vf_config *config, const struct vf_part *part,
+                                 const struct vf_step_shape *shape, uint64_t *bytes,
+                                 struct vf_err *err)
 {
-    uint64_t positions = vf_round_up(shape->context, VF_KEY_BLOCK);
-    uint64_t position_bytes =
-        2ull * c->kv_head_count * c->head_dim * (shape->kv_f16 ? sizeof(uint16_t) : sizeof(float));
-    m->kv_bytes = mul(s, mul(s, mul(s, positions, position_bytes), shape->sequences), m->kv_layers);
+    struct vf_arena counter = {0};
+    struct vf_step_space space;
+    vf_step_space_lay(config, part, shape, &counter, &space);
+    *bytes = counter.used;
+    return counter.too_large ? too_large(shape, err) : VF_OK;
+}
+
+/* ---- the KV cache -----------------------------------------------------------------------------
+ */
+
+struct vf_kv_shape vf_kv_shape_of(const struct vf_config *c, const struct vf_part *part,
+                                  const struct vf_step_shape *shape)
+{
+    return (struct vf_kv_shape){.layers = part->op_counts[VF_OP_ATTENTION],
+                                .sequences = shape->sequences,
+                                .kv_heads = c->kv_head_count,
+                                .head_dim = c->head_dim,
+                                .context = shape->context,
+                                .f16 = shape->kv_f16};
+}
+
+uint64_t vf_kv_head_bytes(const struct vf_kv_shape *s)
+{
+    uint64_t positions = vf_round_up(s->context, VF_KEY_BLOCK);
+    return positions * s->head_dim * (s->f16 ? sizeof(uint16_t) : sizeof(float));
+}
+
+enum vf_code vf_kv_bytes(const struct vf_kv_shape *s, uint64_t *bytes, struct vf_err *err)
+{
+    *bytes = vf_kv_head_bytes(s);
+    if (vf_mul_u64(*bytes, 2ull * s->kv_heads, bytes) && vf_mul_u64(*bytes, s->sequences, bytes) &&
+        vf_mul_u64(*bytes, s->layers, bytes) && *bytes <= (uint64_t)1 << 46)
+        return VF_OK;
+    return vf_err_set(err, VF_ERR_LIMIT,
+                      "KV cache of %u layers, %u sequences, %u positions is too large to map",
+                      s->layers, s->sequences, s->context);
+}
+
+/* ---- for a plan -------------------------------------------------------------------------------
+ */
+
+static enum vf_code count_when(const struct vf_config *config, const struct vf_program *program,
+                               const struct vf_placement *placement, uint32_t worker,
+                               enum vf_experts_when when, const struct vf_step_shape *shape,
+                               struct vf_step_memory *out, struct vf_err *err)
+{
+    struct vf_part part;
+    uint64_t bytes = 0;
+    enum vf_code code = vf_part_make(program, placement, worker, when, &part, err);
+    if (code != VF_OK)
+        return code;
+    struct vf_kv_shape kv = vf_kv_shape_of(config, &part, shape);
+    code = vf_kv_bytes(&kv, &out->kv_bytes, err);
+    if (code == VF_OK)
+        code = vf_step_space_bytes(config, &part, shape, &bytes, err);
+    out->scratch_bytes = vf_max_u64(out->scratch_bytes, bytes);
+    vf_part_deinit(&part);
+    return code;
 }
 
 enum vf_code vf_step_memory_count(const struct vf_config *config, const struct vf_program *program,
@@ -218,21 +253,10 @@ enum vf_code vf_step_memory_count(const struct vf_config *config, const struct v
                                   struct vf_err *err)
 {
     *out = (struct vf_step_memory){0};
-    enum vf_code code = count_values(program, placement, worker, shape->sync, out, err);
-    if (code)
-        return code;
-    for (uint32_t i = 0; i < program->op_count; i++)
-        out->kv_layers +=
-            placement->op_worker[i] == worker && program->ops[i].kind == VF_OP_ATTENTION;
-    struct sizes s = {false};
-    size_buffers(&s, config, shape, placement->head_worker == worker, out);
-    size_kv(&s, config, shape, out);
-    for (int i = 0; i < VF_SCRATCH_COUNT; i++)
-        out->scratch_bytes += mul(&s, buffer_count(out, i), out->bytes[i]);
-    if (s.too_large)
-        return vf_err_set(err, VF_ERR_LIMIT,
-                          "steps of %u columns, %u rows and %u sequences of %u positions need more "
-                          "memory than can be addressed",
-                          shape->columns_max, shape->rows_max, shape->sequences, shape->context);
-    return VF_OK;
+    enum vf_code code = VF_OK;
+    for (int when = 0; code == VF_OK && when < VF_EXPERTS_WHEN_COUNT; when++)
+        if ((when == VF_EXPERTS_SYNC) == shape->sync)
+            code = count_when(config, program, placement, worker, (enum vf_experts_when)when, shape,
+                              out, err);
+    return code;
 }

@@ -3,9 +3,11 @@
  *
  * A mailbox is a ring of VF_MAILBOX_DEPTH buffers of [columns_max, width] f32. Exactly one process
  * writes an edge and one reads it; both go through the steps in the same order, so the counters
- * alone say what is in a buffer. Waiting spins briefly, then sleeps on a futex. A step that fails
- * on its producer is posted as failed, so readers stay in step. When the run ends (run_state.h),
- * every waiter returns VF_ERR_PEER_LOST. The content can always be rebuilt.
+ * alone say what is in a buffer. The reader may read its buffer until it releases it, the producer
+ * what it posted until it claims the same buffer again, VF_MAILBOX_DEPTH steps later. Waiting spins
+ * briefly, then sleeps on a futex. A step that fails on its producer is posted as failed, so
+ * readers stay in step. When the run ends (run_state.h), every waiter returns VF_ERR_PEER_LOST. The
+ * content can always be rebuilt.
  */
 #ifndef VF_COMMON_RUN_MAILBOX_H
 #define VF_COMMON_RUN_MAILBOX_H

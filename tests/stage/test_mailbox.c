@@ -102,7 +102,7 @@ static struct vf_run_state *test_state(void)
 
 int main(void)
 {
-    plan(14);
+    plan(15);
     snprintf(name, sizeof name, "/vflow-test-mailbox-%d", (int)getpid());
     snprintf(state_name, sizeof state_name, "/vflow-test-state-%d", (int)getpid());
     struct vf_mailboxes *m;
@@ -137,6 +137,12 @@ int main(void)
        "left-over steps are passed over");
     ok(vf_mailbox_take(m, 0, 2, 0, &got, &failed, &err) == VF_ERR_PROTOCOL,
        "a step from the future is refused");
+    uint32_t ahead = 0; /* steps that are posted while the third is still read */
+    for (; vf_mailbox_claim(m, 0, 0, &buffer, &err) == VF_OK && ahead < VF_MAILBOX_DEPTH; ahead++) {
+        buffer[0] = -1.0f;
+        vf_mailbox_post(m, 0, VF_MAILBOX_DEPTH + 1 + ahead, false);
+    }
+    ok(ahead == 2 && got[0] == 3.0f, "what is read in place stays until it is released");
 
     child = fork();
     if (child == 0) {

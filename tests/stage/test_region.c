@@ -24,6 +24,8 @@ struct log {
     uint32_t item_count;
 };
 
+static struct region_job space[JOBS_MAX];
+
 static void burn(uint32_t spin)
 {
     for (volatile uint32_t i = 0; i < spin; i++)
@@ -77,7 +79,7 @@ static bool random_regions(uint32_t threads, uint32_t regions, unsigned seed)
     struct region r;
     struct log *log = malloc(sizeof *log);
     bool good = log && vf_pool_create(threads, &pool, &err) == VF_OK &&
-                region_init(&r, pool, JOBS_MAX, &err) == VF_OK;
+                region_init(&r, pool, space, JOBS_MAX, &err) == VF_OK;
     for (uint32_t g = 0; good && g < regions; g++) {
         uint32_t jobs = (uint32_t)rand_r(&seed) % (JOBS_MAX + 1), counts[JOBS_MAX] = {0};
         memset(log, 0, sizeof *log);
@@ -108,7 +110,7 @@ static void stuck_thread(void)
     struct log *log = calloc(1, sizeof *log);
     uint32_t counts[] = {ITEMS_MAX};
     vf_pool_create(2, &pool, &err);
-    region_init(&r, pool, 1, &err);
+    region_init(&r, pool, space, 1, &err);
     log->threads = 2;
     log->stuck = 1;
     log->item_count = ITEMS_MAX;
@@ -133,7 +135,7 @@ static void batches(void)
     struct log *log = calloc(1, sizeof *log);
     uint32_t counts[] = {96};
     vf_pool_create(2, &pool, &err);
-    region_init(&r, pool, 1, &err);
+    region_init(&r, pool, space, 1, &err);
     log->threads = 2;
     add(&r, log, 0, counts[0], 4, 16, 1 << 20);
     region_run(&r);
@@ -154,7 +156,7 @@ static void small_and_dropped(void)
     uint32_t counts[] = {5, 0, 3};
     log->threads = 4;
     vf_pool_create(4, &pool, &err);
-    region_init(&r, pool, 4, &err);
+    region_init(&r, pool, space, 4, &err);
     add(&r, log, 0, 7, 1, 0, 1000);
     region_drop(&r);
     for (uint32_t j = 0; j < 3; j++)
