@@ -73,6 +73,7 @@ static enum vf_code send_request(struct vf_session *s, const struct vf_generate_
     request.stop = stop;
     request.n_stop = (size_t)o->stop.count;
     request.ignore_eos = o->ignore_eos;
+    request.no_bos = o->no_bos;
     Vflow__TokenList list = VFLOW__TOKEN_LIST__INIT;
     if (o->text) {
         request.prompt_case = VFLOW__GENERATE_REQUEST__PROMPT_TEXT;

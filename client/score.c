@@ -20,7 +20,7 @@ struct score_options {
     struct vf_session_options session;
     const char *tokens, *file, *logits;
     int64_t stride;
-    bool json;
+    bool no_bos, json;
 };
 
 struct text {
@@ -32,12 +32,14 @@ static enum vf_code parse_options(int argc, char **argv, struct score_options *o
                                   struct vf_err *err)
 {
     vf_session_options_init(&o->session);
-    struct vf_opt opts[VF_SESSION_OPTION_COUNT + 5];
+    struct vf_opt opts[VF_SESSION_OPTION_COUNT + 6];
     size_t n = vf_session_options_table(&o->session, opts);
     const struct vf_opt own[] = {
         {"tokens", 0, VF_OPT_STRING, &o->tokens, "1,2,3", "the text as token ids", 0, 0, NULL},
         {"file", 'f', VF_OPT_STRING, &o->file, "TEXT",
          "a file with the text (UTF-8), or - for standard input", 0, 0, NULL},
+        {"no-bos", 0, VF_OPT_FLAG, &o->no_bos, NULL,
+         "put no beginning-of-sequence token before the text", 0, 0, NULL},
         {"logits", 0, VF_OPT_STRING, &o->logits, "OUT.npy",
          "write log P(next | tokens so far), float32 [tokens, vocabulary]", 0, 0, NULL},
         {"stride", 0, VF_OPT_INT, &o->stride, "N",
@@ -84,6 +86,7 @@ static enum vf_code send_request(struct vf_session *s, const struct score_option
         code = vf_cli_parse_ids(o->tokens, UINT32_MAX, &list.ids, &list.n_ids, err);
     request.rows = o->logits != NULL;
     request.stride = (uint32_t)o->stride;
+    request.no_bos = o->no_bos;
     request.input_case =
         o->tokens ? VFLOW__SCORE_REQUEST__INPUT_TOKENS : VFLOW__SCORE_REQUEST__INPUT_TEXT;
     if (o->tokens)

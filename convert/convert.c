@@ -324,7 +324,7 @@ enum vf_code vf_convert_run(const struct vf_convert_params *params,
     struct conversion c = {.params = params};
     enum vf_code code = check_output(&c, err);
     if (!code)
-        code = vf_source_open(params->input, &c.source, err);
+        code = vf_source_open(params->input, !params->no_tokenizer, &c.source, err);
     if (code)
         return code;
     c.config = &c.source->config;

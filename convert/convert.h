@@ -11,6 +11,7 @@
 #include "common/format/model_file.h"
 
 #include <signal.h>
+#include <stdbool.h>
 
 struct vf_convert_params {
     const char *input;  /* a directory with config.json, *.safetensors and maybe tokenizer.json, or
@@ -18,6 +19,7 @@ struct vf_convert_params {
     const char *output; /* replaced when the conversion has succeeded */
     enum vf_file_format format;
     int quant; /* enum vf_quant of every matrix; -1: q4 from a directory, from GGUF as they are */
+    bool no_tokenizer;                   /* leave it out, whatever the input has */
     const volatile sig_atomic_t *cancel; /* not 0: stop with VF_ERR_CANCELLED; may be NULL */
 };
 

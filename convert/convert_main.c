@@ -67,6 +67,7 @@ int main(int argc, char **argv)
                                                  VF_QUANT_F32};
     const char *output = NULL, *input = NULL, *split = NULL;
     int format = -1, quant = -1, verbose = 0;
+    bool no_tokenizer = false;
     const struct vf_opt opts[] = {
         {.name = "output",
          .short_name = 'o',
@@ -85,6 +86,10 @@ int main(int argc, char **argv)
          .value = &quant,
          .choices = quants,
          .help = "how matrices are stored; by default q4, and from GGUF as they are there"},
+        {.name = "no-tokenizer",
+         .type = VF_OPT_FLAG,
+         .value = &no_tokenizer,
+         .help = "leave the tokenizer out: the model takes token ids only"},
         {.name = "split-bank",
          .type = VF_OPT_STRING,
          .value = &split,
@@ -99,7 +104,8 @@ int main(int argc, char **argv)
     };
     const struct vf_cli cli = {
         .program = PROGRAM,
-        .usage = "DIR|FILE.gguf -o FILE [--format vflow|cflow] [--quant q4|q8|f16|f32]\n"
+        .usage = "DIR|FILE.gguf -o FILE [--format vflow|cflow] [--quant q4|q8|f16|f32] "
+                 "[--no-tokenizer]\n"
                  "       vflow-convert MODEL --split-bank DIR,DIR",
         .summary = "Converts a checkpoint directory (config.json, *.safetensors, tokenizer.json) "
                    "or a GGUF file (llama, qwen2, qwen3, qwen3moe, olmoe; F32, F16, BF16, Q8_0, "
@@ -117,8 +123,9 @@ int main(int argc, char **argv)
     vf_log_init(PROGRAM, VF_LOG_WARN + verbose);
     if (split) {
         catch_signals();
-        if (output || format >= 0 || quant >= 0)
-            vf_err_set(&err, VF_ERR_USAGE, "--split-bank goes without -o, --format and --quant");
+        if (output || format >= 0 || quant >= 0 || no_tokenizer)
+            vf_err_set(&err, VF_ERR_USAGE,
+                       "--split-bank goes without -o, --format, --quant and --no-tokenizer");
         else if (split_bank(input, split, &err) == VF_OK)
             return vf_flush_stdout(&err) ? vf_cli_fail(PROGRAM, &err) : 0;
         int status = vf_cli_fail(PROGRAM, &err);
@@ -134,6 +141,7 @@ int main(int argc, char **argv)
         .output = output,
         .format = format < 0 ? format_by_name(output) : (enum vf_file_format)format,
         .quant = quant < 0 ? -1 : (int)quant_values[quant],
+        .no_tokenizer = no_tokenizer,
         .cancel = &caught_signal,
     };
     if (vf_convert_run(&params, &result, &err)) {

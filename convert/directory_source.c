@@ -34,13 +34,11 @@ static enum vf_code load_config(struct directory *d, struct vf_err *err)
     return code;
 }
 
-/* A model without a tokenizer is driven by token ids. The text is embedded as it is; here it only
- * has to be JSON. */
+/* A model without a tokenizer is driven by token ids. The text is embedded as it is. */
 static enum vf_code load_tokenizer(struct directory *d, struct vf_err *err)
 {
     struct vf_source *s = &d->source;
     enum vf_code code = VF_OK;
-    json_t *parsed = NULL;
     char *path = vf_path_join(d->path, "tokenizer.json");
     if (!path)
         return vf_err_set(err, VF_ERR_NO_MEMORY, "%s: no memory", d->path);
@@ -50,11 +48,8 @@ static enum vf_code load_tokenizer(struct directory *d, struct vf_err *err)
     }
     code = vf_read_file(path, VF_TOKENIZER_BYTES_MAX, &s->tokenizer, &s->tokenizer_bytes, err);
     if (!code)
-        code = vf_json_parse(s->tokenizer, s->tokenizer_bytes, path, &parsed, err);
-    if (!code && !json_is_object(parsed))
-        code = vf_err_set(err, VF_ERR_CORRUPT, "%s: must be a JSON object", path);
+        code = vf_source_check_tokenizer(s, path, err);
 out:
-    json_decref(parsed);
     free(path);
     return code;
 }
@@ -251,7 +246,8 @@ static void close_directory(struct vf_source *s)
     free(d);
 }
 
-enum vf_code vf_directory_source_open(const char *path, struct vf_source **out, struct vf_err *err)
+enum vf_code vf_directory_source_open(const char *path, bool with_tokenizer, struct vf_source **out,
+                                      struct vf_err *err)
 {
     static const struct vf_source_ops ops = {find, check_rest, read_block, close_directory};
     struct directory *d = calloc(1, sizeof *d);
@@ -260,7 +256,7 @@ enum vf_code vf_directory_source_open(const char *path, struct vf_source **out, 
     d->source.ops = &ops;
     d->path = path;
     enum vf_code code = load_config(d, err);
-    if (!code)
+    if (!code && with_tokenizer)
         code = load_tokenizer(d, err);
     if (!code)
         code = vf_checkpoint_open(path, &d->checkpoint, err);

@@ -135,24 +135,38 @@ static void close_gguf(struct vf_source *s)
     free(g);
 }
 
-static enum vf_code load(struct gguf_source *g, const char *path, struct vf_err *err)
+static enum vf_code load_tokenizer(struct gguf_source *g, const char *path, struct vf_err *err)
+{
+    struct vf_source *s = &g->source;
+    enum vf_code code = vf_gguf_read_tokenizer(g->gguf, s->config.vocab_size, &s->tokenizer,
+                                               &s->tokenizer_bytes, err);
+    if (code == VF_ERR_CORRUPT || code == VF_ERR_UNSUPPORTED)
+        vf_err_append(err, "; --no-tokenizer converts without it, for token ids only");
+    if (code)
+        return code;
+    if (s->tokenizer)
+        return vf_source_check_tokenizer(s, path, err);
+    vf_info("%s has no tokenizer: the model will take token ids only", path);
+    return VF_OK;
+}
+
+static enum vf_code load(struct gguf_source *g, const char *path, bool with_tokenizer,
+                         struct vf_err *err)
 {
     struct vf_source *s = &g->source;
     enum vf_code code = vf_gguf_open(path, &g->gguf, err);
     if (!code)
         code = vf_gguf_read_config(g->gguf, &g->arch, &s->config, err);
-    if (!code)
-        code = vf_gguf_read_tokenizer(g->gguf, s->config.vocab_size, &s->tokenizer,
-                                      &s->tokenizer_bytes, err);
+    if (!code && with_tokenizer)
+        code = load_tokenizer(g, path, err);
     if (code)
         return code;
-    if (!s->tokenizer)
-        vf_info("%s has no tokenizer: the model will take token ids only", path);
     g->found = calloc(vf_gguf_tensor_count(g->gguf) + 1, sizeof *g->found);
     return g->found ? VF_OK : vf_err_set(err, VF_ERR_NO_MEMORY, "%s: no memory", path);
 }
 
-enum vf_code vf_gguf_source_open(const char *path, struct vf_source **out, struct vf_err *err)
+enum vf_code vf_gguf_source_open(const char *path, bool with_tokenizer, struct vf_source **out,
+                                 struct vf_err *err)
 {
     static const struct vf_source_ops ops = {find, check_rest, read_block, close_gguf};
     struct gguf_source *g = calloc(1, sizeof *g);
@@ -160,7 +174,7 @@ enum vf_code vf_gguf_source_open(const char *path, struct vf_source **out, struc
         return vf_err_set(err, VF_ERR_NO_MEMORY, "%s: no memory", path);
     g->source.ops = &ops;
     g->source.keeps_types = true;
-    enum vf_code code = load(g, path, err);
+    enum vf_code code = load(g, path, with_tokenizer, err);
     if (code) {
         vf_source_close(&g->source);
         return code;

@@ -1,20 +1,43 @@
 #include "convert/source.h"
 
+#include "common/base/log.h"
 #include "common/base/util.h"
+#include "common/tokenizer/tokenizer.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-enum vf_code vf_source_open(const char *path, struct vf_source **out, struct vf_err *err)
+enum vf_code vf_source_open(const char *path, bool with_tokenizer, struct vf_source **out,
+                            struct vf_err *err)
 {
     struct stat s;
     bool exists = stat(path, &s) == 0;
     if (exists && !S_ISREG(s.st_mode) && !S_ISDIR(s.st_mode))
         return vf_err_set(err, VF_ERR_CORRUPT, "%s is %s, must be a checkpoint directory or a file",
                           path, vf_file_kind(s.st_mode));
-    return exists && S_ISREG(s.st_mode) ? vf_gguf_source_open(path, out, err)
-                                        : vf_directory_source_open(path, out, err);
+    return exists && S_ISREG(s.st_mode) ? vf_gguf_source_open(path, with_tokenizer, out, err)
+                                        : vf_directory_source_open(path, with_tokenizer, out, err);
+}
+
+enum vf_code vf_source_check_tokenizer(const struct vf_source *s, const char *where,
+                                       struct vf_err *err)
+{
+    struct vf_tokenizer *t = NULL;
+    enum vf_code code = vf_tokenizer_create(s->tokenizer, s->tokenizer_bytes, where, &t, err);
+    if (code == VF_ERR_CORRUPT || code == VF_ERR_UNSUPPORTED)
+        vf_err_append(err, "; --no-tokenizer converts without it, for token ids only");
+    if (code)
+        return code;
+    if (vf_tokenizer_cuts_or_pads(t))
+        vf_warn("%s: truncation and padding are ignored, a text is never cut or filled up", where);
+    if (vf_tokenizer_vocab_size(t) > s->config.vocab_size)
+        vf_warn(
+            "%s: it has ids up to %u, the model's vocabulary ends at %u: a text with the others "
+            "will be refused",
+            where, vf_tokenizer_vocab_size(t) - 1, s->config.vocab_size - 1);
+    vf_tokenizer_destroy(t);
+    return VF_OK;
 }
 
 void vf_source_close(struct vf_source *s)

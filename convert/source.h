@@ -44,17 +44,26 @@ struct vf_source_ops {
 struct vf_source {
     const struct vf_source_ops *ops;
     struct vf_config config;
-    char *tokenizer; /* tokenizer.json, NULL when there is none; heap */
+    char *tokenizer; /* tokenizer.json, which a run accepts; NULL when there is none; heap */
     size_t tokenizer_bytes;
     bool keeps_types; /* without a wish, matrices stay as they are in the file */
 };
 
-/* A directory, or a file, which must be GGUF. path is kept until close. */
-enum vf_code vf_source_open(const char *path, struct vf_source **out, struct vf_err *err);
+/* A directory, or a file, which must be GGUF. path is kept until close. Without with_tokenizer the
+ * source's isn't looked at. */
+enum vf_code vf_source_open(const char *path, bool with_tokenizer, struct vf_source **out,
+                            struct vf_err *err);
 void vf_source_close(struct vf_source *s); /* NULL is fine */
 
-enum vf_code vf_directory_source_open(const char *path, struct vf_source **out, struct vf_err *err);
-enum vf_code vf_gguf_source_open(const char *path, struct vf_source **out, struct vf_err *err);
+enum vf_code vf_directory_source_open(const char *path, bool with_tokenizer, struct vf_source **out,
+                                      struct vf_err *err);
+enum vf_code vf_gguf_source_open(const char *path, bool with_tokenizer, struct vf_source **out,
+                                 struct vf_err *err);
+
+/* Builds s->tokenizer as a run does. where names it in messages. What is refused is VF_ERR_CORRUPT
+ * or VF_ERR_UNSUPPORTED and says how to convert without it. */
+enum vf_code vf_source_check_tokenizer(const struct vf_source *s, const char *where,
+                                       struct vf_err *err);
 
 /* Bytes of n weights; n is a multiple of 32 for Q8 and Q4. */
 uint64_t vf_source_bytes(enum vf_source_type type, uint64_t n);

@@ -200,12 +200,17 @@ static enum vf_code read_prompt(const struct vf_generate_options *o, const struc
         enum vf_code code = vf_cli_parse_ids(o->tokens, VF_VOCAB_MAX - 1, ids, count, err);
         return code ? vf_err_prepend(err, "--tokens: ") : VF_OK;
     }
+    const struct vf_err *fault = vf_scheduler_tokenizer_fault(s);
+    if (fault) {
+        *err = *fault;
+        return vf_err_prepend(err, "%s: ", o->text_name);
+    }
     if (!vf_scheduler_tokenizer(s))
         return vf_err_set(err, VF_ERR_USAGE,
                           "%s: this model has no tokenizer, give the prompt as --tokens 1,2,3",
                           o->text_name);
-    enum vf_code code = vf_tokenizer_encode(vf_scheduler_tokenizer(s), o->text, o->text_bytes, true,
-                                            ids, count, err);
+    enum vf_code code = vf_tokenizer_encode_prompt(vf_scheduler_tokenizer(s), o->text,
+                                                   o->text_bytes, !o->no_bos, ids, count, err);
     if (code == VF_ERR_CORRUPT && o->prompt) /* an argument, not a file */
         err->code = VF_ERR_USAGE;
     return code ? vf_err_prepend(err, "%s: ", o->text_name) : VF_OK;

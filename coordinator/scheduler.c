@@ -44,6 +44,7 @@ struct vf_scheduler {
     const struct vf_engine_info *info;
     const struct vf_config *config;
     struct vf_tokenizer *tokenizer;
+    struct vf_err tokenizer_fault; /* why there is none although the model has one */
     struct vf_sampler *sampler;
 
     struct request **slots; /* [sequences] */
@@ -73,9 +74,16 @@ static enum vf_code load_tokenizer(struct vf_scheduler *s, struct vf_err *err)
     const char *json = vf_model_file_tokenizer(file, &bytes);
     if (!json)
         return VF_OK;
-    enum vf_code code =
-        vf_tokenizer_create(json, bytes, vf_model_file_path(file), &s->tokenizer, err);
-    return code ? vf_err_prepend(err, "embedded tokenizer: ") : VF_OK;
+    enum vf_code code = vf_tokenizer_create(json, bytes, vf_model_file_path(file), &s->tokenizer,
+                                            &s->tokenizer_fault);
+    if (!code || code == VF_ERR_NO_MEMORY) {
+        if (code)
+            *err = s->tokenizer_fault;
+        return code;
+    }
+    vf_err_prepend(&s->tokenizer_fault, "embedded tokenizer: ");
+    vf_warn("%s; the run takes token ids only", s->tokenizer_fault.text);
+    return VF_OK;
 }
 
 static enum vf_code allocate(struct vf_scheduler *s, struct vf_err *err)
@@ -149,6 +157,11 @@ struct vf_engine *vf_scheduler_engine(const struct vf_scheduler *s)
 const struct vf_tokenizer *vf_scheduler_tokenizer(const struct vf_scheduler *s)
 {
     return s->tokenizer;
+}
+
+const struct vf_err *vf_scheduler_tokenizer_fault(const struct vf_scheduler *s)
+{
+    return s->tokenizer_fault.code ? &s->tokenizer_fault : NULL;
 }
 
 uint32_t vf_scheduler_active(const struct vf_scheduler *s)

@@ -63,8 +63,10 @@ enum vf_code vf_scheduler_create(struct vf_engine *engine, struct vf_scheduler *
                                  struct vf_err *err);
 void vf_scheduler_destroy(struct vf_scheduler *s);
 struct vf_engine *vf_scheduler_engine(const struct vf_scheduler *s);
-/* Of the model; NULL when it has none. */
+/* Of the model; NULL when it has none, or one that is refused: then the fault says why, else that
+ * is NULL. */
 const struct vf_tokenizer *vf_scheduler_tokenizer(const struct vf_scheduler *s);
+const struct vf_err *vf_scheduler_tokenizer_fault(const struct vf_scheduler *s);
 
 /* Admits or queues a request; VF_ERR_LIMIT when it can't ever fit the context, VF_ERR_BUSY when the
  * queue is full, VF_ERR_USAGE for a token outside the vocabulary. */

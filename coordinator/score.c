@@ -26,7 +26,7 @@ struct options {
     struct vf_run_options run;
     const char *tokens, *file, *logits;
     int64_t stride;
-    bool json;
+    bool no_bos, json;
     char *text; /* of file */
     size_t text_bytes;
 };
@@ -51,6 +51,8 @@ static enum vf_code parse(struct options *o, int argc, char **argv, struct vf_er
         {"tokens", 0, VF_OPT_STRING, &o->tokens, "1,2,3", "the text as token ids", 0, 0, NULL},
         {"file", 'f', VF_OPT_STRING, &o->file, "TEXT",
          "a file with the text (UTF-8), or - for standard input", 0, 0, NULL},
+        {"no-bos", 0, VF_OPT_FLAG, &o->no_bos, NULL,
+         "put no beginning-of-sequence token before the text", 0, 0, NULL},
         {"logits", 0, VF_OPT_STRING, &o->logits, "OUT.npy",
          "write every log-probability: float32 [tokens, vocabulary]", 0, 0, NULL},
         {"stride", 0, VF_OPT_INT, &o->stride, "N",
@@ -142,11 +144,16 @@ static enum vf_code encode(const struct options *o, const struct vf_scheduler *s
                            struct scoring *s, struct vf_err *err)
 {
     const struct vf_tokenizer *t = vf_scheduler_tokenizer(sched);
+    const struct vf_err *fault = vf_scheduler_tokenizer_fault(sched);
+    if (fault) {
+        *err = *fault;
+        return vf_err_prepend(err, "--file: ");
+    }
     if (!t)
         return vf_err_set(err, VF_ERR_USAGE,
                           "--file: this model has no tokenizer, give the text as --tokens 1,2,3");
     enum vf_code code =
-        vf_tokenizer_encode(t, o->text, o->text_bytes, true, &s->ids, &s->count, err);
+        vf_tokenizer_encode_prompt(t, o->text, o->text_bytes, !o->no_bos, &s->ids, &s->count, err);
     return code ? vf_err_prepend(err, "%s: ", o->file) : VF_OK;
 }
 

@@ -26,6 +26,8 @@ size_t vf_generate_options_table(struct vf_generate_options *o, struct vf_opt *o
         {"prompt-file", 0, VF_OPT_STRING, &o->prompt_file, "FILE",
          "the same from a file, or from standard input: -", 0, 0, NULL},
         {"tokens", 0, VF_OPT_STRING, &o->tokens, "1,2,3", "the same as token ids", 0, 0, NULL},
+        {"no-bos", 0, VF_OPT_FLAG, &o->no_bos, NULL,
+         "put no beginning-of-sequence token before the text", 0, 0, NULL},
         {"max-tokens", 'n', VF_OPT_INT, &o->max_tokens, "N",
          "stop after so many (default 256; 0: when the context is full)", 0, MAX_TOKENS_MAX, NULL},
         {"temperature", 0, VF_OPT_FLOAT, &o->temperature, "T",

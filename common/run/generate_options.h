@@ -9,7 +9,7 @@
 
 #include "common/base/cli.h"
 
-#define VF_GENERATE_OPTION_COUNT 12
+#define VF_GENERATE_OPTION_COUNT 13
 #define VF_STOP_STRINGS_MAX      8 /* --stop, and GenerateRequest.stop */
 
 struct vf_generate_options {                   /* defaults of the command line */
@@ -17,7 +17,7 @@ struct vf_generate_options {                   /* defaults of the command line *
     int64_t max_tokens, top_k, seed;
     double temperature, top_p, min_p;
     struct vf_opt_list stop;
-    bool ignore_eos, json;
+    bool no_bos, ignore_eos, json;
     /* The prompt's text and where it is from ("-p", "--prompt-file FILE"); NULL with --tokens.
      * Owned. Valid UTF-8, a NUL behind it isn't counted. */
     char *text;

@@ -1,8 +1,8 @@
 /* Added tokens: found in the text before BPE sees it, longest first at each place. Those not
  * marked normalized are looked for in the text as given, the others in the normalized text.
  */
-#ifndef VF_COORDINATOR_TOKENIZER_ADDED_TOKENS_H
-#define VF_COORDINATOR_TOKENIZER_ADDED_TOKENS_H
+#ifndef VF_COMMON_TOKENIZER_ADDED_TOKENS_H
+#define VF_COMMON_TOKENIZER_ADDED_TOKENS_H
 
 #include "common/tokenizer/normalizer.h"
 #include "common/tokenizer/vocab.h"

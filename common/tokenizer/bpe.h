@@ -1,6 +1,6 @@
 /* Byte pair encoding of one word: its characters, merged by rank, leftmost first. */
-#ifndef VF_COORDINATOR_TOKENIZER_BPE_H
-#define VF_COORDINATOR_TOKENIZER_BPE_H
+#ifndef VF_COMMON_TOKENIZER_BPE_H
+#define VF_COMMON_TOKENIZER_BPE_H
 
 #include "common/tokenizer/vocab.h"
 

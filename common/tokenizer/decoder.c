@@ -184,6 +184,17 @@ void vf_decoder_deinit(struct vf_decoder *d)
 static enum vf_code feed(struct vf_decode_run *r, size_t i, const char *s, size_t n,
                          struct vf_err *err);
 
+static enum vf_code count_growth(struct vf_decode_run *r, size_t bytes, struct vf_err *err)
+{
+    r->grown += bytes;
+    if (r->grown <= vf_text_growth_max(r->given))
+        return VF_OK;
+    return vf_err_set(err, VF_ERR_UNSUPPORTED,
+                      "decoder: adds more than %zu bytes to tokens of %zu, which no sound "
+                      "tokenizer.json does",
+                      vf_text_growth_max(r->given), r->given);
+}
+
 static enum vf_code feed_replaced(struct vf_decode_run *r, size_t i, const char *s, size_t n,
                                   const char *with, size_t n_with, struct vf_err *err)
 {
@@ -198,6 +209,8 @@ static enum vf_code feed_replaced(struct vf_decode_run *r, size_t i, const char 
             code = vf_text_append(out, with, n_with, err);
         done = at < n ? at + pat->n_string : n;
     }
+    if (code == VF_OK && out->len > n)
+        code = count_growth(r, out->len - n, err);
     return code != VF_OK ? code : feed(r, i + 1, out->data, out->len, err);
 }
 
@@ -403,6 +416,7 @@ void vf_decode_run_deinit(struct vf_decode_run *r)
 enum vf_code vf_decode_run_push(struct vf_decode_run *r, const char *s, size_t n,
                                 struct vf_err *err)
 {
+    r->given += n;
     return feed(r, 0, s, n, err);
 }
 

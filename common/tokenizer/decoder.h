@@ -1,8 +1,8 @@
 /* Decoders: a chain that turns the texts of tokens into the text, token by token. Decoding a
  * whole sequence and streaming it are the same code.
  */
-#ifndef VF_COORDINATOR_TOKENIZER_DECODER_H
-#define VF_COORDINATOR_TOKENIZER_DECODER_H
+#ifndef VF_COMMON_TOKENIZER_DECODER_H
+#define VF_COMMON_TOKENIZER_DECODER_H
 
 #include "common/tokenizer/json_read.h"
 #include "common/tokenizer/text.h"
@@ -24,6 +24,7 @@ struct vf_decode_run {
     const struct vf_decoder *decoder;
     struct vf_decoder_state *states; /* [decoder->count] */
     struct vf_text_buf out;          /* what is decoded; the user empties it */
+    size_t given, grown; /* bytes of the tokens so far; those that Replace steps added to them */
 };
 enum vf_code vf_decode_run_init(struct vf_decode_run *r, const struct vf_decoder *d,
                                 struct vf_err *err);

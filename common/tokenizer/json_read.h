@@ -1,8 +1,8 @@
 /* Typed reads from tokenizer.json that name the place: "tokenizer.json: decoder.decoders[3]".
  * On top of common/base/json.h; adds strings with a length, kinds, and refusal of unknown fields.
  */
-#ifndef VF_COORDINATOR_TOKENIZER_JSON_READ_H
-#define VF_COORDINATOR_TOKENIZER_JSON_READ_H
+#ifndef VF_COMMON_TOKENIZER_JSON_READ_H
+#define VF_COMMON_TOKENIZER_JSON_READ_H
 
 #include "common/base/err.h"
 #include "common/base/json.h"

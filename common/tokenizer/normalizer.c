@@ -265,8 +265,18 @@ static enum vf_code apply_to_text(const struct vf_normalizer_step *step, struct 
     return code != VF_OK ? code : vf_text_append(out, s, n, err);
 }
 
+static enum vf_code check_growth(const struct vf_work *w, size_t bytes_given, struct vf_err *err)
+{
+    if (w->next_text.len <= vf_text_growth_max(bytes_given))
+        return VF_OK;
+    return vf_err_set(err, VF_ERR_UNSUPPORTED,
+                      "normalizer: makes more than %zu bytes of a text of %zu, which no sound "
+                      "tokenizer.json does",
+                      vf_text_growth_max(bytes_given), bytes_given);
+}
+
 static enum vf_code apply_step(const struct vf_normalizer_step *step, struct vf_work *w,
-                               struct vf_err *err)
+                               size_t bytes_given, struct vf_err *err)
 {
     struct vf_match_iter it = {0};
     enum vf_code code =
@@ -281,6 +291,8 @@ static enum vf_code apply_step(const struct vf_normalizer_step *step, struct vf_
         piece.end = w->next_text.len;
         if (code == VF_OK)
             code = vf_work_add(w, piece, err);
+        if (code == VF_OK)
+            code = check_growth(w, bytes_given, err);
     }
     vf_match_iter_deinit(&it);
     if (code == VF_OK)
@@ -292,7 +304,8 @@ enum vf_code vf_normalizer_apply(const struct vf_normalizer *nz, struct vf_work 
                                  struct vf_err *err)
 {
     enum vf_code code = VF_OK;
+    size_t bytes_given = w->text.len;
     for (size_t i = 0; i < nz->count && code == VF_OK; i++)
-        code = apply_step(&nz->steps[i], w, err);
+        code = apply_step(&nz->steps[i], w, bytes_given, err);
     return code;
 }

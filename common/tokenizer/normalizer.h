@@ -1,6 +1,6 @@
 /* Normalizers: a list of steps applied to a text, in order. */
-#ifndef VF_COORDINATOR_TOKENIZER_NORMALIZER_H
-#define VF_COORDINATOR_TOKENIZER_NORMALIZER_H
+#ifndef VF_COMMON_TOKENIZER_NORMALIZER_H
+#define VF_COMMON_TOKENIZER_NORMALIZER_H
 
 #include "common/tokenizer/pattern.h"
 #include "common/tokenizer/text.h"

@@ -3,8 +3,8 @@
  * meaning differs are rewritten where that is exact (\s, \w, \v, \u) and refused by name
  * otherwise. Immutable after init; each thread matches with an iterator of its own.
  */
-#ifndef VF_COORDINATOR_TOKENIZER_PATTERN_H
-#define VF_COORDINATOR_TOKENIZER_PATTERN_H
+#ifndef VF_COMMON_TOKENIZER_PATTERN_H
+#define VF_COMMON_TOKENIZER_PATTERN_H
 
 #include "common/tokenizer/json_read.h"
 

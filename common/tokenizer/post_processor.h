@@ -1,6 +1,6 @@
 /* Post-processors: the ids put before and behind a text's own when special tokens are wanted. */
-#ifndef VF_COORDINATOR_TOKENIZER_POST_PROCESSOR_H
-#define VF_COORDINATOR_TOKENIZER_POST_PROCESSOR_H
+#ifndef VF_COMMON_TOKENIZER_POST_PROCESSOR_H
+#define VF_COMMON_TOKENIZER_POST_PROCESSOR_H
 
 #include "common/tokenizer/vocab.h"
 

@@ -1,6 +1,6 @@
 /* Pre-tokenizers: a list of steps that cut a text into the words BPE sees. */
-#ifndef VF_COORDINATOR_TOKENIZER_PRE_TOKENIZER_H
-#define VF_COORDINATOR_TOKENIZER_PRE_TOKENIZER_H
+#ifndef VF_COMMON_TOKENIZER_PRE_TOKENIZER_H
+#define VF_COMMON_TOKENIZER_PRE_TOKENIZER_H
 
 #include "common/tokenizer/pattern.h"
 #include "common/tokenizer/text.h"

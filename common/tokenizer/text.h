@@ -1,8 +1,8 @@
 /* Working memory of one encode or decode: growing byte buffers, UTF-8 steps, and a text cut into
  * pieces. Every stage of an encode reads the pieces and writes the next ones.
  */
-#ifndef VF_COORDINATOR_TOKENIZER_TEXT_H
-#define VF_COORDINATOR_TOKENIZER_TEXT_H
+#ifndef VF_COMMON_TOKENIZER_TEXT_H
+#define VF_COMMON_TOKENIZER_TEXT_H
 
 #include "common/base/err.h"
 
@@ -10,8 +10,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A normalizer may grow a text; beyond this it is refused (offsets stay in 32 bits). */
-#define VF_TEXT_BUF_MAX (1u << 30)
+#define VF_TEXT_BUF_MAX (1u << 30) /* offsets stay in 32 bits */
+/* Normalizers and decoders may grow a text of n bytes to, or by, so much and no more. Compatibility
+ * forms grow a character up to 11-fold, a mark for spaces 3-fold; a chain of replacements that
+ * doubles a text at each step would end nowhere. */
+static inline size_t vf_text_growth_max(size_t n)
+{
+    return (64u << 10) + 32 * n;
+}
 
 struct vf_text_buf {
     char *data;

@@ -18,6 +18,7 @@ struct vf_tokenizer {
     struct vf_pre_tokenizer pre_tokenizer;
     struct vf_post_processor post_processor;
     struct vf_decoder decoder;
+    bool cuts_or_pads; /* its truncation or padding section isn't null */
 };
 
 struct vf_detokenizer {
@@ -34,26 +35,25 @@ static enum vf_code check_head(const json_t *root, const struct vf_place *p, str
         "version",       "truncation",     "padding", "added_tokens", "normalizer",
         "pre_tokenizer", "post_processor", "decoder", "model",        NULL};
     static const char *const versions[] = {"1.0", NULL};
-    static const char *const off[] = {"truncation", "padding"};
     int version;
     enum vf_code code = vf_json_expect_object(root, p, err);
     if (code == VF_OK)
         code = vf_json_expect_keys(root, keys, p, err);
     if (code == VF_OK && json_object_get(root, "version"))
         code = vf_json_read_choice(root, "version", versions, p, &version, err);
-    for (size_t i = 0; i < 2 && code == VF_OK; i++) {
-        const json_t *v = json_object_get(root, off[i]);
-        struct vf_place at = vf_place_key(p, off[i]);
-        if (v && !json_is_null(v))
-            code = vf_err_set(err, VF_ERR_UNSUPPORTED, "%s: found %s, allowed is null", at.text,
-                              vf_json_describe(v).text);
-    }
     return code;
+}
+
+static bool is_set(const json_t *root, const char *key)
+{
+    const json_t *v = json_object_get(root, key);
+    return v && !json_is_null(v);
 }
 
 static enum vf_code load(struct vf_tokenizer *t, const json_t *root, const struct vf_place *p,
                          struct vf_err *err)
 {
+    t->cuts_or_pads = is_set(root, "truncation") || is_set(root, "padding");
     const json_t *added = json_object_get(root, "added_tokens");
     struct vf_place at = vf_place_key(p, "added_tokens");
     uint32_t size = 0;
@@ -130,6 +130,11 @@ void vf_tokenizer_destroy(struct vf_tokenizer *t)
 uint32_t vf_tokenizer_vocab_size(const struct vf_tokenizer *t)
 {
     return t->bpe.vocab.size;
+}
+
+bool vf_tokenizer_cuts_or_pads(const struct vf_tokenizer *t)
+{
+    return t->cuts_or_pads;
 }
 
 bool vf_tokenizer_token_is_special(const struct vf_tokenizer *t, uint32_t id)
@@ -214,6 +219,28 @@ enum vf_code vf_tokenizer_encode(const struct vf_tokenizer *t, const char *text,
     }
     *ids = got.v;
     *count = got.count;
+    return VF_OK;
+}
+
+static bool begins_with(const struct vf_ids *prefix, const uint32_t *ids, size_t count)
+{
+    return prefix->count > 0 && prefix->count <= count &&
+           memcmp(ids, prefix->v, prefix->count * sizeof(*ids)) == 0;
+}
+
+enum vf_code vf_tokenizer_encode_prompt(const struct vf_tokenizer *t, const char *text, size_t n,
+                                        bool add_prefix, uint32_t **ids, size_t *count,
+                                        struct vf_err *err)
+{
+    const struct vf_ids *prefix = &t->post_processor.prefix;
+    enum vf_code code = vf_tokenizer_encode(t, text, n, true, ids, count, err);
+    if (code != VF_OK)
+        return code;
+    size_t drop = !add_prefix || begins_with(prefix, *ids + prefix->count, *count - prefix->count)
+                      ? prefix->count
+                      : 0;
+    *count -= drop;
+    memmove(*ids, *ids + drop, *count * sizeof(**ids));
     return VF_OK;
 }
 

@@ -4,15 +4,16 @@
  * normalizers Prepend, Replace, NFC, NFD, NFKC, NFKD; pre-tokenizers ByteLevel, Split, Metaspace,
  * Digits; post-processors ByteLevel and TemplateProcessing; decoders ByteLevel, Metaspace,
  * Replace, ByteFallback, Fuse, Strip; sequences of each; added tokens with all their flags.
- * Anything else in the file is refused by name. Within that, ids and texts equal the reference
- * library's.
+ * Anything else in the file is refused by name, but for the sections truncation and padding, which
+ * are settings of whoever wrote the file: a text is never cut or filled up. Within that, ids and
+ * texts equal the reference library's.
  *
  * A tokenizer is immutable after create: any number of threads may use it at once. A
  * detokenizer belongs to one stream and is used by one thread at a time; its tokenizer must
  * outlive it. Returned arrays are the caller's to free() unless said otherwise.
  */
-#ifndef VF_COORDINATOR_TOKENIZER_TOKENIZER_H
-#define VF_COORDINATOR_TOKENIZER_TOKENIZER_H
+#ifndef VF_COMMON_TOKENIZER_TOKENIZER_H
+#define VF_COMMON_TOKENIZER_TOKENIZER_H
 
 #include "common/base/err.h"
 
@@ -37,6 +38,8 @@ void vf_tokenizer_destroy(struct vf_tokenizer *t);
 
 /* Largest id + 1. A model's vocabulary may be larger (padded). */
 uint32_t vf_tokenizer_vocab_size(const struct vf_tokenizer *t);
+/* True when the file has a truncation or a padding section, which are ignored. */
+bool vf_tokenizer_cuts_or_pads(const struct vf_tokenizer *t);
 /* True for added tokens marked special; false for ids without a token. */
 bool vf_tokenizer_token_is_special(const struct vf_tokenizer *t, uint32_t id);
 
@@ -47,6 +50,12 @@ bool vf_tokenizer_token_is_special(const struct vf_tokenizer *t, uint32_t id);
 enum vf_code vf_tokenizer_encode(const struct vf_tokenizer *t, const char *text, size_t n,
                                  bool add_special, uint32_t **ids, size_t *count,
                                  struct vf_err *err);
+
+/* The same for a prompt. What the post-processor puts in front (<s> and the like) is there once:
+ * not a second time before a text that begins with it, and not at all without add_prefix. */
+enum vf_code vf_tokenizer_encode_prompt(const struct vf_tokenizer *t, const char *text, size_t n,
+                                        bool add_prefix, uint32_t **ids, size_t *count,
+                                        struct vf_err *err);
 
 /* Valid UTF-8 of n_text bytes with a NUL behind them: broken byte sequences become U+FFFD where
  * the reference puts it. Ids without a token contribute nothing. */

@@ -2,8 +2,8 @@
  * added-token tree. Its hash is seeded from the system, so a file can't be made whose keys all
  * collide. Read-only use is thread-safe.
  */
-#ifndef VF_COORDINATOR_TOKENIZER_U64_MAP_H
-#define VF_COORDINATOR_TOKENIZER_U64_MAP_H
+#ifndef VF_COMMON_TOKENIZER_U64_MAP_H
+#define VF_COMMON_TOKENIZER_U64_MAP_H
 
 #include "common/base/err.h"
 

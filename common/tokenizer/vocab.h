@@ -1,8 +1,8 @@
 /* The tokens: the model's vocabulary (string to id, single characters to id, merges) and the
  * text of every id, added tokens included.
  */
-#ifndef VF_COORDINATOR_TOKENIZER_VOCAB_H
-#define VF_COORDINATOR_TOKENIZER_VOCAB_H
+#ifndef VF_COMMON_TOKENIZER_VOCAB_H
+#define VF_COMMON_TOKENIZER_VOCAB_H
 
 #include "common/tokenizer/json_read.h"
 #include "common/tokenizer/text.h"

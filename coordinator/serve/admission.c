@@ -8,9 +8,12 @@
 
 /* ---- input: a text or token ids -------------------------------------------------------------- */
 
-static enum vf_code take_text(const struct vf_admission *a, ProtobufCBinaryData text,
+static enum vf_code take_text(const struct vf_admission *a, ProtobufCBinaryData text, bool add_bos,
                               struct vf_admitted *out, struct vf_err *err)
 {
+    if (a->tokenizer_fault)
+        return vf_err_set(err, VF_ERR_UNSUPPORTED, "text: %s; send token ids instead",
+                          a->tokenizer_fault->text);
     if (!a->tokenizer)
         return vf_err_set(err, VF_ERR_UNSUPPORTED,
                           "text: the model has no tokenizer, send token ids instead");
@@ -19,8 +22,9 @@ static enum vf_code take_text(const struct vf_admission *a, ProtobufCBinaryData 
                           VF_ADMISSION_TEXT_MAX);
     if (!vf_utf8_valid((const char *)text.data, text.len))
         return vf_err_set(err, VF_ERR_CORRUPT, "text: isn't valid UTF-8");
-    enum vf_code code = vf_tokenizer_encode(a->tokenizer, (const char *)text.data, text.len, true,
-                                            &out->tokens, &out->request.token_count, err);
+    enum vf_code code =
+        vf_tokenizer_encode_prompt(a->tokenizer, (const char *)text.data, text.len, add_bos,
+                                   &out->tokens, &out->request.token_count, err);
     if (code)
         vf_err_prepend(err, "text: ");
     return code;
@@ -118,7 +122,7 @@ enum vf_code vf_admit_generate(const struct vf_admission *a, const Vflow__Genera
     if (!code)
         code = take_stops(a, m, out, err);
     if (!code && m->prompt_case == VFLOW__GENERATE_REQUEST__PROMPT_TEXT)
-        code = take_text(a, m->text, out, err);
+        code = take_text(a, m->text, !m->no_bos, out, err);
     else if (!code && m->prompt_case == VFLOW__GENERATE_REQUEST__PROMPT_TOKENS)
         code = take_ids(m->tokens, out, err);
     if (!code)
@@ -140,7 +144,7 @@ enum vf_code vf_admit_score(const struct vf_admission *a, const Vflow__ScoreRequ
         code = vf_err_set(err, VF_ERR_LIMIT, "rows: one has %llu bytes, a message at most %u",
                           (unsigned long long)row_bytes, VF_WIRE_MESSAGE_MAX);
     if (!code && m->input_case == VFLOW__SCORE_REQUEST__INPUT_TEXT)
-        code = take_text(a, m->text, out, err);
+        code = take_text(a, m->text, !m->no_bos, out, err);
     else if (!code && m->input_case == VFLOW__SCORE_REQUEST__INPUT_TOKENS)
         code = take_ids(m->tokens, out, err);
     if (!code)

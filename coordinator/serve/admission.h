@@ -13,6 +13,7 @@
 
 struct vf_admission {
     const struct vf_tokenizer *tokenizer; /* NULL: the model has none */
+    const struct vf_err *tokenizer_fault; /* or one that is refused: why; else NULL */
     uint32_t vocab_size;
 };
 

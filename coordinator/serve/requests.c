@@ -48,6 +48,7 @@ enum vf_code vf_requests_create(const struct vf_requests_params *params, struct 
         return vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for requests");
     r->params = *params;
     r->admission.tokenizer = vf_scheduler_tokenizer(params->scheduler);
+    r->admission.tokenizer_fault = vf_scheduler_tokenizer_fault(params->scheduler);
     const struct vf_engine *engine = vf_scheduler_engine(params->scheduler);
     r->admission.vocab_size = vf_model_file_config(vf_engine_model(engine))->vocab_size;
     r->started_ns = vf_now_ns();

@@ -49,7 +49,7 @@ class Checkpoint:
         self.out = os.path.join(folder, "out")
         os.makedirs(self.out)
         self.config, self.tensors = small_moe(1)
-        self.tokenizer = '{"model": {"type": "BPE"}}'
+        self.tokenizer = '{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}'
         write_checkpoint(self.dir, self.config, self.tensors, self.tokenizer)
 
     def path(self, name):
