@@ -89,17 +89,17 @@ enum vf_code vf_cli_parse_ids(const char *text, uint32_t max_id, uint32_t **ids,
     return VF_OK;
 }
 
-static enum vf_code set_int(const struct vf_opt *o, const char *text, struct vf_err *err)
+static enum vf_code read_int(const struct vf_opt *o, const char *text, int64_t *out,
+                             struct vf_err *err)
 {
     char *end;
     errno = 0;
     long long v = strtoll(text, &end, 10);
     if (end == text || *end || errno || (long double)v < o->min || (long double)v > o->max)
         return vf_err_set(err, VF_ERR_USAGE,
-                          "--%s: '%s' found, a whole number from %.0f to %.0f "
-                          "is allowed",
-                          o->name, text, o->min, o->max);
-    *(int64_t *)o->value = v;
+                          "'%s' found, a whole number from %.0f to %.0f is allowed", text, o->min,
+                          o->max);
+    *out = v;
     return VF_OK;
 }
 
@@ -108,8 +108,8 @@ static enum vf_code set_float(const struct vf_opt *o, const char *text, struct v
     char *end;
     double v = strtod(text, &end);
     if (end == text || *end || !(v >= o->min && v <= o->max))
-        return vf_err_set(err, VF_ERR_USAGE, "--%s: '%s' found, a number from %g to %g is allowed",
-                          o->name, text, o->min, o->max);
+        return vf_err_set(err, VF_ERR_USAGE, "'%s' found, a number from %g to %g is allowed", text,
+                          o->min, o->max);
     *(double *)o->value = v;
     return VF_OK;
 }
@@ -118,14 +118,11 @@ static enum vf_code set_size(const struct vf_opt *o, const char *text, struct vf
 {
     uint64_t v;
     enum vf_code code = vf_cli_parse_size(text, &v, err);
-    if (code != VF_OK) {
-        vf_err_prepend(err, "--%s: ", o->name);
+    if (code != VF_OK)
         return code;
-    }
     if ((double)v < o->min || (double)v > o->max)
-        return vf_err_set(err, VF_ERR_USAGE,
-                          "--%s: '%s' found, from %.0f to %.0f bytes are allowed", o->name, text,
-                          o->min, o->max);
+        return vf_err_set(err, VF_ERR_USAGE, "'%s' found, from %.0f to %.0f bytes are allowed",
+                          text, o->min, o->max);
     *(uint64_t *)o->value = v;
     return VF_OK;
 }
@@ -145,40 +142,49 @@ static enum vf_code set_choice(const struct vf_opt *o, const char *text, struct 
     char hint[96];
     for (int k = 0; o->choices[k]; k++)
         vf_nearest_try(&nearest, o->choices[k]);
-    return vf_err_set(err, VF_ERR_USAGE, "--%s: '%s' found, allowed: %s%s", o->name, text, allowed,
+    return vf_err_set(err, VF_ERR_USAGE, "'%s' found, allowed: %s%s", text, allowed,
                       vf_nearest_hint(&nearest, "", hint, sizeof hint));
 }
 
-static enum vf_code set_value(const struct vf_opt *o, const char *text, struct vf_err *err)
+static enum vf_code add_to_list(struct vf_opt_list *list, const char *text, struct vf_err *err)
 {
+    if (list->count == VF_OPT_LIST_MAX)
+        return vf_err_set(err, VF_ERR_USAGE, "given more than %d times", VF_OPT_LIST_MAX);
+    list->items[list->count++] = text;
+    return VF_OK;
+}
+
+enum vf_code vf_cli_set(const struct vf_opt *o, const char *text, struct vf_err *err)
+{
+    int64_t number = 0;
+    enum vf_code code = VF_OK;
     switch (o->type) {
     case VF_OPT_FLAG:
         *(bool *)o->value = true;
-        return VF_OK;
-    case VF_OPT_COUNT:
-        ++*(int *)o->value;
         return VF_OK;
     case VF_OPT_STRING:
         *(const char **)o->value = text;
         return VF_OK;
     case VF_OPT_INT:
-        return set_int(o, text, err);
+        return read_int(o, text, o->value, err);
+    case VF_OPT_UINT32:
+        if ((code = read_int(o, text, &number, err)) == VF_OK)
+            *(uint32_t *)o->value = (uint32_t)number;
+        return code;
+    case VF_OPT_COUNT:
+        if ((code = read_int(o, text, &number, err)) == VF_OK)
+            *(int *)o->value = (int)number;
+        return code;
     case VF_OPT_SIZE:
         return set_size(o, text, err);
     case VF_OPT_FLOAT:
         return set_float(o, text, err);
     case VF_OPT_CHOICE:
         return set_choice(o, text, err);
-    case VF_OPT_LIST: {
-        struct vf_opt_list *list = o->value;
-        if (list->count == VF_OPT_LIST_MAX)
-            return vf_err_set(err, VF_ERR_USAGE, "--%s: given more than %d times", o->name,
-                              VF_OPT_LIST_MAX);
-        list->items[list->count++] = text;
-        return VF_OK;
+    case VF_OPT_LIST:
+        return add_to_list(o->value, text, err);
     }
-    }
-    return vf_err_set(err, VF_ERR_INTERNAL, "--%s: unknown option type", o->name);
+    return vf_err_set(err, VF_ERR_INTERNAL, "unknown option type");
 }
 
 static bool takes_value(const struct vf_opt *o)
@@ -186,14 +192,12 @@ static bool takes_value(const struct vf_opt *o)
     return o->type != VF_OPT_FLAG && o->type != VF_OPT_COUNT;
 }
 
-/* "-vv": true, and counted once less than the letters, when the rest repeats a counting letter. */
-static bool count_cluster(const struct vf_opt *o, const char *arg)
+/* How often "-v" or "-vv" repeats the letter of a counting option; 0: it isn't one. */
+static int count_cluster(const struct vf_opt *o, const char *arg)
 {
     size_t n = strlen(arg) - 1;
-    if (o->type != VF_OPT_COUNT || strspn(arg + 1, (char[2]){o->short_name, 0}) != n)
-        return false;
-    *(int *)o->value += (int)n - 1;
-    return true;
+    bool repeats = o->type == VF_OPT_COUNT && strspn(arg + 1, (char[2]){o->short_name, 0}) == n;
+    return repeats ? (int)n : 0;
 }
 
 static enum vf_code refuse_option(const struct vf_cli *cli, const char *arg, struct vf_err *err)
@@ -208,9 +212,10 @@ static enum vf_code refuse_option(const struct vf_cli *cli, const char *arg, str
     return vf_err_set(err, VF_ERR_USAGE, "unknown option '%s'%s", arg, hint);
 }
 
-/* Handles argv[*i] when it is an option; advances *i over its value. */
-static enum vf_code parse_option(const struct vf_cli *cli, int argc, char **argv, int *i,
-                                 struct vf_err *err)
+/* Finds the option that argv[*i] names and its value (NULL: it takes none), over which *i advances.
+ */
+static enum vf_code next_option(const struct vf_cli *cli, int argc, char **argv, int *i,
+                                const struct vf_opt **out, const char **text, struct vf_err *err)
 {
     const char *arg = argv[*i];
     const struct vf_opt *o;
@@ -221,7 +226,7 @@ static enum vf_code parse_option(const struct vf_cli *cli, int argc, char **argv
         value = eq ? eq + 1 : NULL;
     } else {
         o = find_short(cli, arg[1]);
-        if (arg[2] && o && !takes_value(o) && !count_cluster(o, arg))
+        if (arg[2] && o && !takes_value(o) && count_cluster(o, arg) == 0)
             o = NULL; /* flags don't cluster */
         else if (arg[2] && o && takes_value(o))
             value = arg + 2;
@@ -236,7 +241,44 @@ static enum vf_code parse_option(const struct vf_cli *cli, int argc, char **argv
                               o->metavar ? o->metavar : "one of its words");
         value = argv[++*i];
     }
-    return set_value(o, value, err);
+    *out = o;
+    *text = value;
+    return VF_OK;
+}
+
+static enum vf_code parse_option(const struct vf_cli *cli, int argc, char **argv, int *i,
+                                 struct vf_err *err)
+{
+    const struct vf_opt *o;
+    const char *text, *arg = argv[*i];
+    enum vf_code code = next_option(cli, argc, argv, i, &o, &text, err);
+    if (code != VF_OK)
+        return code;
+    if (o->type == VF_OPT_COUNT) {
+        *(int *)o->value += arg[1] == '-' ? 1 : count_cluster(o, arg);
+        return VF_OK;
+    }
+    code = vf_cli_set(o, text, err);
+    return code ? vf_err_prepend(err, "--%s: ", o->name) : VF_OK;
+}
+
+bool vf_cli_find(const struct vf_cli *cli, int argc, char **argv, const char *name,
+                 const char **value)
+{
+    bool found = false;
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        const struct vf_opt *o;
+        const char *text;
+        struct vf_err ignored;
+        if (argv[i][0] != '-' || !argv[i][1] ||
+            next_option(cli, argc, argv, &i, &o, &text, &ignored) != VF_OK ||
+            strcmp(o->name, name) != 0)
+            continue;
+        found = true;
+        if (value)
+            *value = text;
+    }
+    return found;
 }
 
 /* --help in one of its shapes, and --version: printed, and the program ends. */

@@ -17,11 +17,13 @@ enum vf_opt_type {
     VF_OPT_FLAG,   /* bool * */
     VF_OPT_STRING, /* const char **, points into argv */
     VF_OPT_INT,    /* int64_t *, within [min, max] */
+    VF_OPT_UINT32, /* uint32_t *, likewise */
     VF_OPT_SIZE,   /* uint64_t *, bytes as vf_cli_parse_size reads them, within [min, max] */
     VF_OPT_FLOAT,  /* double *, finite, within [min_f, max_f] */
     VF_OPT_CHOICE, /* int *, index into choices */
     VF_OPT_LIST,   /* struct vf_opt_list *, every value given */
-    VF_OPT_COUNT,  /* int *, one more each time: -v -v and -vv are both 2 */
+    VF_OPT_COUNT,  /* int *, one more each time: -v -v and -vv are both 2; as text within [min, max]
+                    */
 };
 
 #define VF_OPT_LIST_MAX 16
@@ -37,7 +39,7 @@ struct vf_opt {
     void *value;         /* holds the default before parsing */
     const char *metavar; /* "N", "FILE"; NULL for flags and counts */
     const char *help;
-    double min, max;            /* INT, SIZE, FLOAT */
+    double min, max;            /* INT, UINT32, SIZE, FLOAT, COUNT */
     const char *const *choices; /* CHOICE: NULL-terminated */
 };
 
@@ -55,6 +57,15 @@ struct vf_cli {
  * stdout and exit(0). */
 enum vf_code vf_cli_parse(const struct vf_cli *cli, int argc, char **argv, const char **positional,
                           int *positional_count, struct vf_err *err);
+
+/* Whether argv gives the option, in any spelling, wherever else it is faulty; *value (may be NULL)
+ * becomes the last one given. */
+bool vf_cli_find(const struct vf_cli *cli, int argc, char **argv, const char *name,
+                 const char **value);
+
+/* Stores text, wherever it is from, into opt->value. The message has what was found and what is
+ * allowed; the caller says where: "--ctx: ". */
+enum vf_code vf_cli_set(const struct vf_opt *opt, const char *text, struct vf_err *err);
 
 /* "512", "64K", "1.5G" -> bytes. */
 enum vf_code vf_cli_parse_size(const char *text, uint64_t *bytes, struct vf_err *err);
