@@ -51,12 +51,12 @@ struct generation {
 static enum vf_code parse(struct options *o, int argc, char **argv, struct vf_err *err)
 {
     *o = (struct options){0};
-    vf_run_options_init(&o->run, 1);
+    vf_run_options_init(&o->run, 1, true);
     vf_generate_options_init(&o->request);
     const struct vf_opt stats = {"stats",   0,    VF_OPT_FLAG,
                                  &o->stats, NULL, "speed and expert statistics on stderr",
                                  0,         0,    NULL};
-    struct vf_opt opts[VF_RUN_OPTION_COUNT + VF_GENERATE_OPTION_COUNT + 1];
+    struct vf_opt opts[VF_RUN_OPTIONS_MAX + VF_GENERATE_OPTION_COUNT + 1];
     size_t n = vf_run_options_table(&o->run, opts);
     n += vf_generate_options_table(&o->request, opts + n);
     opts[n++] = stats;
@@ -68,9 +68,9 @@ static enum vf_code parse(struct options *o, int argc, char **argv, struct vf_er
         .opts = opts,
         .opt_count = n,
     };
-    enum vf_code code = vf_cli_parse(&cli, argc, argv, NULL, NULL, err);
+    enum vf_code code = vf_run_options_parse(&o->run, &cli, argc, argv, err);
     if (!code)
-        code = vf_run_options_check(&o->run, err);
+        code = vf_run_options_check(&o->run, true, err);
     return code ? code : vf_generate_options_read(&o->request, err);
 }
 
@@ -301,8 +301,7 @@ static enum vf_code report(struct vf_scheduler *s, struct generation *g,
 
 static enum vf_code generate(const struct options *o, int signal_fd, struct vf_err *err)
 {
-    struct vf_engine_params params;
-    vf_run_options_engine(&o->run, false, signal_fd, &params);
+    struct vf_engine_params params = vf_run_options_engine(&o->run, false, signal_fd);
     struct vf_engine *engine;
     struct vf_scheduler *s;
     enum vf_code code = vf_engine_create(&params, &engine, err);
@@ -342,6 +341,7 @@ int vf_generate_main(int argc, char **argv)
     if (!code)
         code = generate(&o, signal_fd, &err);
     vf_generate_options_deinit(&o.request);
+    vf_run_options_deinit(&o.run);
     if (code && signal_fd < 0)
         return vf_cli_fail(PROGRAM, &err);
     if (code == VF_ERR_IO && err.sys_errno == EPIPE)

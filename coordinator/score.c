@@ -46,7 +46,7 @@ struct scoring {
 static enum vf_code parse(struct options *o, int argc, char **argv, struct vf_err *err)
 {
     *o = (struct options){0};
-    vf_run_options_init(&o->run, 1);
+    vf_run_options_init(&o->run, 1, true);
     const struct vf_opt own[] = {
         {"tokens", 0, VF_OPT_STRING, &o->tokens, "1,2,3", "the text as token ids", 0, 0, NULL},
         {"file", 'f', VF_OPT_STRING, &o->file, "TEXT",
@@ -61,9 +61,10 @@ static enum vf_code parse(struct options *o, int argc, char **argv, struct vf_er
          1, VF_CONTEXT_MAX, NULL},
         {"json", 0, VF_OPT_FLAG, &o->json, NULL, "one JSON object instead of lines", 0, 0, NULL},
     };
-    struct vf_opt opts[VF_RUN_OPTION_COUNT + sizeof own / sizeof own[0]];
+    struct vf_opt opts[VF_RUN_OPTIONS_MAX + sizeof own / sizeof own[0]];
     size_t n = vf_run_options_table(&o->run, opts);
     memcpy(opts + n, own, sizeof own);
+    n += sizeof own / sizeof own[0];
     const struct vf_cli cli = {
         .program = PROGRAM,
         .usage = "--model FILE (--tokens 1,2,3 | --file TEXT) [options]",
@@ -73,11 +74,11 @@ static enum vf_code parse(struct options *o, int argc, char **argv, struct vf_er
             "text longer than the context\neach token counts once, seen with at least the "
             "window less the stride before it.",
         .opts = opts,
-        .opt_count = sizeof opts / sizeof opts[0],
+        .opt_count = n,
     };
-    enum vf_code code = vf_cli_parse(&cli, argc, argv, NULL, NULL, err);
+    enum vf_code code = vf_run_options_parse(&o->run, &cli, argc, argv, err);
     if (!code)
-        code = vf_run_options_check(&o->run, err);
+        code = vf_run_options_check(&o->run, true, err);
     if (!code && !o->tokens == !o->file)
         code = vf_err_set(err, VF_ERR_USAGE, "give the text as either --tokens 1,2,3 or --file");
     if (!code && o->file)
@@ -237,8 +238,7 @@ static enum vf_code print_result(const struct options *o, const struct scoring *
 
 static enum vf_code score(const struct options *o, int signal_fd, struct vf_err *err)
 {
-    struct vf_engine_params params;
-    vf_run_options_engine(&o->run, true, signal_fd, &params);
+    struct vf_engine_params params = vf_run_options_engine(&o->run, true, signal_fd);
     struct vf_engine *engine;
     struct vf_scheduler *sched;
     enum vf_code code = vf_engine_create(&params, &engine, err);
@@ -280,6 +280,7 @@ int vf_score_main(int argc, char **argv)
     if (!code)
         code = score(&o, signal_fd, &err);
     free(o.text);
+    vf_run_options_deinit(&o.run);
     if (code && signal_fd < 0)
         return vf_cli_fail(PROGRAM, &err);
     if (code == VF_ERR_IO && err.sys_errno == EPIPE)

@@ -8,6 +8,7 @@
 #include "common/experts/bank.h"
 #include "common/experts/stripes.h"
 #include "common/run/member.h"
+#include "common/settings/settings.h"
 #include "io_worker/engine.h"
 #include "io_worker/service.h"
 
@@ -41,15 +42,18 @@ static bool uring_is_forbidden(void)
 static enum vf_code check_plan(const struct io_worker *w, const Vflow__Plan *plan,
                                struct vf_err *err)
 {
-    if (strcmp(plan->io, "direct") != 0 && strcmp(plan->io, "buffered") != 0)
-        return vf_err_set(err, VF_ERR_PROTOCOL, "plan: io is \"%s\"; allowed are direct, buffered",
-                          plan->io);
-    if (w->index >= plan->io_workers)
+    const Vflow__RunSettings *s = plan->settings;
+    if (!s)
+        return vf_err_set(err, VF_ERR_PROTOCOL, "plan: no settings found");
+    enum vf_code code = vf_run_settings_check(s, err);
+    if (code != VF_OK)
+        return vf_err_prepend(err, "plan: ");
+    if (w->index >= s->io_workers)
         return vf_err_set(err, VF_ERR_PROTOCOL, "plan: it has %u I/O workers, this is number %u",
-                          plan->io_workers, w->index);
-    if (plan->queue_depth > VF_READ_DEPTH_MAX)
+                          s->io_workers, w->index);
+    if (s->io_depth > VF_READ_DEPTH_MAX)
         return vf_err_set(err, VF_ERR_PROTOCOL, "plan: queue depth %u; allowed are 1 to %u",
-                          plan->queue_depth, VF_READ_DEPTH_MAX);
+                          s->io_depth, VF_READ_DEPTH_MAX);
     return VF_OK;
 }
 
@@ -88,10 +92,10 @@ static enum vf_code follow_plan(struct io_worker *w, const Vflow__Plan *plan, st
         .bank = &bank,
         .index = w->index,
         .epoch = vf_member_epoch(w->member),
-        .depth = plan->queue_depth,
+        .depth = plan->settings->io_depth,
         .piece_bytes = plan->read_bytes,
-        .throttle_bytes = plan->io_throttle,
-        .buffered = strcmp(plan->io, "buffered") == 0,
+        .throttle_bytes = plan->settings->io_throttle,
+        .buffered = plan->settings->io == VFLOW__IO__IO_BUFFERED,
         .no_uring = uring_is_forbidden(),
     };
     return vf_io_service_create(&params, &w->service, err);

@@ -11,6 +11,7 @@
 #include "common/run/member.h"
 #include "common/run/run_dir.h"
 #include "common/run/shm.h"
+#include "common/settings/settings.h"
 #include "stage_worker/executor.h"
 #include "stage_worker/expert_source_stream.h"
 
@@ -47,30 +48,35 @@ struct worker {
 
 /* ---- building ------------------------------------------------------------------------------- */
 
-static enum vf_code choose_kernels(struct worker *w, const char *word, struct vf_err *err)
+_Static_assert((int)VFLOW__KERNEL__KERNEL_AUTO == (int)VF_KERNEL_AUTO &&
+                   (int)VFLOW__KERNEL__KERNEL_VNNI == (int)VF_KERNEL_AVX512_VNNI,
+               "the kernels' words are in the order of their tiers");
+
+static enum vf_code choose_kernels(struct worker *w, Vflow__Kernel kernel, struct vf_err *err)
 {
-    for (int i = 0; vf_kernel_tier_words[i]; i++) {
-        if (strcmp(vf_kernel_tier_words[i], word) != 0)
-            continue;
-        enum vf_code code = vf_kernels_get((enum vf_kernel_tier)i, &w->kernels, err);
-        if (code == VF_ERR_UNSUPPORTED) /* a limit of this machine, not a fault of the file */
-            err->code = code = VF_ERR_LIMIT;
-        return code;
-    }
-    return vf_err_set(err, VF_ERR_PROTOCOL, "plan names an unknown kernel tier '%s'", word);
+    enum vf_code code = vf_kernels_get((enum vf_kernel_tier)kernel, &w->kernels, err);
+    if (code == VF_ERR_UNSUPPORTED) /* a limit of this machine, not a fault of the file */
+        err->code = code = VF_ERR_LIMIT;
+    return code;
 }
 
 static enum vf_code check_plan(const struct worker *w, const Vflow__Plan *plan, struct vf_err *err)
 {
-    if (w->index >= plan->stage_workers || plan->stage_workers > VF_STAGE_WORKERS_MAX ||
-        plan->context == 0 || plan->sequences == 0 || plan->columns_max == 0 ||
-        plan->rows_max == 0 || plan->logits_slots == 0 || plan->threads == 0 ||
-        plan->threads > 1024)
+    const Vflow__RunSettings *s = plan->settings;
+    if (!s)
+        return vf_err_set(err, VF_ERR_PROTOCOL, "plan: no settings found");
+    enum vf_code code = vf_run_settings_check(s, err);
+    if (code != VF_OK)
+        return vf_err_prepend(err, "plan: ");
+    if (w->index >= s->stage_workers || s->ctx == 0 || s->batch == 0 || plan->columns_max == 0 ||
+        plan->rows_max == 0 || plan->logits_slots == 0 || s->threads == 0 ||
+        s->kv == VFLOW__KV__KV_AUTO)
         return vf_err_set(err, VF_ERR_PROTOCOL,
                           "plan is out of range: stage worker %u of %u, context %u, %u sequences, "
-                          "%u columns, %u rows, %u logits slots, %u threads",
-                          w->index, plan->stage_workers, plan->context, plan->sequences,
-                          plan->columns_max, plan->rows_max, plan->logits_slots, plan->threads);
+                          "%u columns, %u rows, %u logits slots, %u threads, KV caches in %s",
+                          w->index, s->stage_workers, s->ctx, s->batch, plan->columns_max,
+                          plan->rows_max, plan->logits_slots, s->threads,
+                          vf_run_settings_word("kv", (int)s->kv));
     return VF_OK;
 }
 
@@ -84,8 +90,8 @@ static enum vf_code open_model(struct worker *w, const Vflow__Plan *plan, struct
     if (code == VF_OK)
         code = vf_program_compile(vf_model_file_config(w->file), &w->program, err);
     if (code == VF_OK)
-        code = vf_placement_pipeline(vf_model_file_config(w->file), &w->program,
-                                     plan->stage_workers, &w->placement, err);
+        code = vf_placement_from(&w->program, plan->settings->stage_workers, plan->op_worker,
+                                 plan->n_op_worker, &w->placement, err);
     return code;
 }
 
@@ -93,7 +99,8 @@ static enum vf_code open_model(struct worker *w, const Vflow__Plan *plan, struct
  * worker's weights move from the page cache into its own huge pages; that they fit is planned. */
 static enum vf_code prepare_weights(struct worker *w, const Vflow__Plan *plan, struct vf_err *err)
 {
-    bool huge = strcmp(plan->weights, "huge") == 0, streamed = plan->cache_slots > 0;
+    bool huge = plan->settings->weights == VFLOW__WEIGHTS__WEIGHTS_HUGE,
+         streamed = plan->cache_slots > 0;
     if (!huge && !streamed)
         return VF_OK;
     struct vf_executor_params params = {
@@ -187,23 +194,25 @@ static enum vf_code open_experts(struct worker *w, const Vflow__Plan *plan, stru
 
 static enum vf_experts_when experts_when(const Vflow__Plan *plan)
 {
-    if (strcmp(plan->overlap, "sync") == 0)
+    if (plan->settings->overlap == VFLOW__OVERLAP__OVERLAP_SYNC)
         return VF_EXPERTS_SYNC;
     return plan->cache_slots > 0 ? VF_EXPERTS_LATE : VF_EXPERTS_EARLY;
 }
 
 static enum vf_speculate speculate(const Vflow__Plan *plan)
 {
-    if (plan->cache_slots == 0 || strcmp(plan->speculate, "off") == 0)
+    if (plan->cache_slots == 0 || plan->settings->speculate == VFLOW__SPECULATE__SPECULATE_OFF)
         return VF_SPECULATE_OFF;
-    return strcmp(plan->speculate, "on") == 0 ? VF_SPECULATE_ON : VF_SPECULATE_AUTO;
+    return plan->settings->speculate == VFLOW__SPECULATE__SPECULATE_ON ? VF_SPECULATE_ON
+                                                                       : VF_SPECULATE_AUTO;
 }
 
 static enum vf_code build(struct worker *w, const Vflow__Plan *plan, struct vf_err *err)
 {
+    const Vflow__RunSettings *s = plan->settings;
     enum vf_code code = check_plan(w, plan, err);
     if (code == VF_OK)
-        code = choose_kernels(w, plan->kernel, err);
+        code = choose_kernels(w, s->kernel, err);
     if (code == VF_OK)
         code = open_model(w, plan, err);
     if (code == VF_OK)
@@ -224,21 +233,22 @@ static enum vf_code build(struct worker *w, const Vflow__Plan *plan, struct vf_e
                                         .placement = &w->placement,
                                         .worker = w->index,
                                         .kernels = w->kernels,
-                                        .q8 = strcmp(plan->activations, "f32") != 0,
-                                        .kv_f16 = strcmp(plan->kv, "f32") != 0,
+                                        .q8 = s->activations == VFLOW__ACTIVATIONS__ACTIVATIONS_Q8,
+                                        .kv_f16 = s->kv == VFLOW__KV__KV_F16,
                                         .experts_when = experts_when(plan),
-                                        .context = plan->context,
-                                        .sequences = plan->sequences,
+                                        .context = s->ctx,
+                                        .sequences = s->batch,
                                         .columns_max = plan->columns_max,
                                         .rows_max = plan->rows_max,
-                                        .threads = plan->threads,
+                                        .threads = s->threads,
                                         .experts = w->experts,
                                         .run_state = w->run_state,
                                         .mailboxes = w->mailboxes,
                                         .speculate = speculate(plan)};
     code = vf_executor_create(&params, &w->executor, err);
     if (code == VF_OK)
-        code = vf_executor_verify(w->executor, strcmp(plan->weights, "huge") == 0, err);
+        code = vf_executor_verify(w->executor,
+                                  plan->settings->weights == VFLOW__WEIGHTS__WEIGHTS_HUGE, err);
     return code;
 }
 
@@ -393,7 +403,7 @@ static enum vf_code follow_plan(struct worker *w, struct vf_err *err)
         return code;
     code = build(w, plan, err);
     if (code == VF_OK)
-        code = say_ready(w, plan->threads, err);
+        code = say_ready(w, plan->settings->threads, err);
     return code == VF_OK ? serve_steps(w, err) : code;
 }
 

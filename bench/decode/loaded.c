@@ -44,7 +44,7 @@ enum vf_code loaded_open(struct loaded *l, const struct loaded_params *p, struct
     const struct vf_config *config = vf_model_file_config(l->file);
     code = vf_program_compile(config, &l->program, err);
     if (code == VF_OK)
-        code = vf_placement_pipeline(config, &l->program, 1, &l->placement, err);
+        code = vf_placement_make(VF_PLACEMENT_PIPELINE, config, &l->program, 1, &l->placement, err);
     if (code == VF_OK)
         code = vf_kernels_get(p->tier, &l->kernels, err);
     if (code == VF_OK && p->huge)

@@ -80,20 +80,18 @@ static enum vf_code start_arm(struct arm *arm, const struct workers_options *o, 
 {
     static const struct vf_request_events events = {on_token, on_rows, on_done, on_failed};
     static const uint32_t prompt[] = {1, 2, 3, 4, 5, 6, 7, 8};
-    struct vf_engine_params params = {.model_path = o->model,
-                                      .kernel = vf_kernel_tier_words[o->tier],
-                                      .activations = "q8",
-                                      .kv = "f16",
-                                      .overlap = "staged",
-                                      .io = "direct",
-                                      .weights = o->huge ? "huge" : "mmap",
-                                      .experts = VF_EXPERTS_RESIDENT,
-                                      .threads = arm->threads,
-                                      .stage_workers = arm->workers,
-                                      .context = o->tokens + WARM_UP + 16,
-                                      .sequences = 1,
-                                      .prefill_chunk = 16,
-                                      .cancel_fd = -1};
+    struct vf_engine_params params = {.cancel_fd = -1};
+    Vflow__RunSettings *settings = &params.settings;
+    vf_run_settings_init(settings);
+    settings->model = (char *)o->model;
+    settings->kernel = (Vflow__Kernel)o->tier;
+    settings->speculate = VFLOW__SPECULATE__SPECULATE_OFF;
+    settings->weights = o->huge ? VFLOW__WEIGHTS__WEIGHTS_HUGE : VFLOW__WEIGHTS__WEIGHTS_MMAP;
+    settings->experts = VFLOW__EXPERTS__EXPERTS_RESIDENT;
+    settings->threads = arm->threads;
+    settings->stage_workers = arm->workers;
+    settings->ctx = o->tokens + WARM_UP + 16;
+    settings->prefill_chunk = 16;
     struct vf_request request = {.kind = VF_REQUEST_GENERATE,
                                  .tokens = prompt,
                                  .token_count = VF_ARRAY_LEN(prompt),

@@ -158,24 +158,22 @@ enum vf_code overlap_arm_open(struct overlap_arm *arm, enum overlap_arm_kind kin
                               uint32_t threads, uint64_t throttle, struct vf_err *err)
 {
     bool cached = kind == OVERLAP_CACHED;
-    struct vf_engine_params params = {.model_path = o->model,
-                                      .kernel = vf_kernel_tier_words[o->tier],
-                                      .activations = "q8",
-                                      .kv = "f16",
-                                      .overlap = kind == OVERLAP_SYNC ? "sync" : "staged",
-                                      .io = "direct",
-                                      .weights = "mmap",
-                                      .experts = VF_EXPERTS_STREAM,
-                                      .expert_cache_bytes = cached ? m->all_bytes : o->cache_bytes,
-                                      .queue_depth = cached ? CACHED_DEPTH : 0,
-                                      .io_throttle = throttle,
-                                      .threads = threads,
-                                      .stage_workers = 1,
-                                      .context = OVERLAP_PROMPT + OVERLAP_WARM_UP + o->tokens + 1,
-                                      .sequences = 1,
-                                      .prefill_chunk = SCORE_CHUNK,
-                                      .scores = true,
-                                      .cancel_fd = -1};
+    struct vf_engine_params params = {.scores = true, .cancel_fd = -1};
+    Vflow__RunSettings *settings = &params.settings;
+    vf_run_settings_init(settings);
+    settings->model = (char *)o->model;
+    settings->kernel = (Vflow__Kernel)o->tier;
+    if (kind == OVERLAP_SYNC)
+        settings->overlap = VFLOW__OVERLAP__OVERLAP_SYNC;
+    settings->speculate = VFLOW__SPECULATE__SPECULATE_OFF;
+    settings->experts = VFLOW__EXPERTS__EXPERTS_STREAM;
+    settings->expert_cache = cached ? m->all_bytes : o->cache_bytes;
+    settings->io_depth = cached ? CACHED_DEPTH : 0;
+    settings->io_throttle = throttle;
+    settings->threads = threads;
+    settings->stage_workers = 1;
+    settings->ctx = OVERLAP_PROMPT + OVERLAP_WARM_UP + o->tokens + 1;
+    settings->prefill_chunk = SCORE_CHUNK;
     struct vf_engine *engine;
     *arm = (struct overlap_arm){.kind = kind, .vocab = m->vocab};
     enum vf_code code = allocate(arm, o->tokens, err);

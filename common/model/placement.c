@@ -218,37 +218,126 @@ static bool derive_edges(const struct vf_program *p, struct vf_placement *pl)
     return pl->edges != NULL;
 }
 
-enum vf_code vf_placement_pipeline(const struct vf_config *config, const struct vf_program *p,
-                                   uint32_t worker_count, struct vf_placement *out,
-                                   struct vf_err *err)
+/* ---- making one ---- */
+
+static enum vf_code no_memory(const struct vf_program *p, struct vf_placement *out,
+                              struct vf_err *err)
 {
-    memset(out, 0, sizeof *out);
+    vf_placement_deinit(out);
+    return vf_err_set(err, VF_ERR_NO_MEMORY, "out of memory for the placement of %u operations",
+                      p->op_count);
+}
+
+/* Everything that follows from op_worker. */
+static enum vf_code complete(const struct vf_program *p, struct vf_placement *pl,
+                             struct vf_err *err)
+{
+    for (uint32_t i = 0; i < p->op_count; i++)
+        if (p->ops[i].kind == VF_OP_HEAD)
+            pl->head_worker = pl->op_worker[i];
+    return derive_edges(p, pl) ? VF_OK : no_memory(p, pl, err);
+}
+
+static enum vf_code alloc_workers(const struct vf_program *p, uint32_t worker_count,
+                                  struct vf_placement *out, struct vf_err *err)
+{
+    *out = (struct vf_placement){.worker_count = worker_count};
+    out->op_worker = calloc(p->op_count, sizeof *out->op_worker);
+    return out->op_worker ? VF_OK : no_memory(p, out, err);
+}
+
+static enum vf_code make_pipeline(const struct vf_config *config, const struct vf_program *p,
+                                  struct vf_placement *out, struct vf_err *err)
+{
+    uint32_t layers = p->effective_layers;
+    uint64_t *cost = layer_costs(config, p);
+    uint32_t *owner = calloc(layers, sizeof *owner);
+    bool whole = cost && owner;
+    if (whole)
+        split_layers(cost, layers, out->worker_count, owner);
+    for (uint32_t i = 0; whole && i < p->op_count; i++)
+        out->op_worker[i] = owner[p->ops[i].step_layer];
+    free(cost);
+    free(owner);
+    return whole ? VF_OK : no_memory(p, out, err);
+}
+
+enum vf_code vf_placement_make(enum vf_placement_kind kind, const struct vf_config *config,
+                               const struct vf_program *p, uint32_t worker_count,
+                               struct vf_placement *out, struct vf_err *err)
+{
+    *out = (struct vf_placement){0};
+    VF_ASSERT(kind == VF_PLACEMENT_PIPELINE);
     uint32_t layers = p->effective_layers;
     uint32_t most = layers < VF_STAGE_WORKERS_MAX ? layers : VF_STAGE_WORKERS_MAX;
     if (worker_count < 1 || worker_count > most)
         return vf_err_set(err, VF_ERR_USAGE,
                           "stage workers: found %u, allowed for a pipeline of %u layers: 1 to %u",
                           worker_count, layers, most);
-    uint64_t *cost = layer_costs(config, p);
-    uint32_t *owner = calloc(layers, sizeof *owner);
-    bool whole = false;
-    out->worker_count = worker_count;
-    out->head_worker = worker_count - 1;
-    out->op_worker = calloc(p->op_count, sizeof *out->op_worker);
-    if (!cost || !owner || !out->op_worker)
-        goto done;
-    split_layers(cost, layers, worker_count, owner);
+    enum vf_code code = alloc_workers(p, worker_count, out, err);
+    if (!code)
+        code = make_pipeline(config, p, out, err);
+    return code ? code : complete(p, out, err);
+}
+
+/* ---- receiving one ---- */
+
+/* Mailboxes carry residuals; a routing decision stays where it was made. */
+static enum vf_code check_routes(const struct vf_program *p, const uint32_t *op_worker,
+                                 struct vf_err *err)
+{
     for (uint32_t i = 0; i < p->op_count; i++)
-        out->op_worker[i] = owner[p->ops[i].step_layer];
-    whole = derive_edges(p, out);
-done:
-    free(cost);
-    free(owner);
-    if (whole)
-        return VF_OK;
-    vf_placement_deinit(out);
-    return vf_err_set(err, VF_ERR_NO_MEMORY, "out of memory for the placement of %u operations",
-                      p->op_count);
+        for (uint32_t k = 0; k < p->ops[i].in_count; k++) {
+            const struct vf_program_value *v = &p->values[vf_op_inputs(p, &p->ops[i])[k]];
+            if (v->is_route && op_worker[v->producer] != op_worker[i])
+                return vf_err_set(err, VF_ERR_PROTOCOL,
+                                  "placement: operation %u on worker %u found, allowed: worker %u, "
+                                  "which makes its routing decision",
+                                  i, op_worker[i], op_worker[v->producer]);
+        }
+    return VF_OK;
+}
+
+static enum vf_code check_workers(const struct vf_program *p, uint32_t worker_count,
+                                  const uint32_t *op_worker, size_t count, struct vf_err *err)
+{
+    bool used[VF_STAGE_WORKERS_MAX] = {false};
+    if (worker_count < 1 || worker_count > VF_STAGE_WORKERS_MAX)
+        return vf_err_set(err, VF_ERR_PROTOCOL, "placement: %u workers found, allowed: 1 to %u",
+                          worker_count, VF_STAGE_WORKERS_MAX);
+    if (count != p->op_count)
+        return vf_err_set(err, VF_ERR_PROTOCOL,
+                          "placement: workers of %zu operations found, allowed: of the program's "
+                          "%u",
+                          count, p->op_count);
+    for (uint32_t i = 0; i < p->op_count; i++) {
+        if (op_worker[i] >= worker_count)
+            return vf_err_set(err, VF_ERR_PROTOCOL,
+                              "placement: operation %u on worker %u found, allowed: 0 to %u", i,
+                              op_worker[i], worker_count - 1);
+        used[op_worker[i]] = true;
+    }
+    for (uint32_t w = 0; w < worker_count; w++)
+        if (!used[w])
+            return vf_err_set(err, VF_ERR_PROTOCOL,
+                              "placement: nothing for worker %u found, allowed: an operation for "
+                              "each of %u",
+                              w, worker_count);
+    return check_routes(p, op_worker, err);
+}
+
+enum vf_code vf_placement_from(const struct vf_program *p, uint32_t worker_count,
+                               const uint32_t *op_worker, size_t count, struct vf_placement *out,
+                               struct vf_err *err)
+{
+    *out = (struct vf_placement){0};
+    enum vf_code code = check_workers(p, worker_count, op_worker, count, err);
+    if (!code)
+        code = alloc_workers(p, worker_count, out, err);
+    if (code)
+        return code;
+    memcpy(out->op_worker, op_worker, count * sizeof *op_worker);
+    return complete(p, out, err);
 }
 
 void vf_placement_deinit(struct vf_placement *pl)

@@ -30,13 +30,25 @@ struct vf_placement {
     uint32_t head_worker; /* the worker that answers with log-probabilities */
 };
 
-/* Pipeline: contiguous groups of effective layers, sized so that the largest group's weight
- * bytes per token are smallest. worker_count in [1, effective_layers], else VF_ERR_USAGE. All
- * iterations of a fixed_point block stay on one worker only if the split says so; weights are
- * shared through the page cache either way. */
-enum vf_code vf_placement_pipeline(const struct vf_config *config, const struct vf_program *p,
-                                   uint32_t worker_count, struct vf_placement *out,
-                                   struct vf_err *err);
+enum vf_placement_kind {
+    /* Contiguous groups of effective layers, sized so that the largest group's weight bytes per
+     * token are smallest. 1 to effective_layers workers. All iterations of a fixed_point block stay
+     * on one worker only if the split says so; weights are shared through the page cache either
+     * way. */
+    VF_PLACEMENT_PIPELINE,
+    VF_PLACEMENT_KIND_COUNT
+};
+
+/* Made once for a run. VF_ERR_USAGE for a worker_count that the kind doesn't allow. */
+enum vf_code vf_placement_make(enum vf_placement_kind kind, const struct vf_config *config,
+                               const struct vf_program *p, uint32_t worker_count,
+                               struct vf_placement *out, struct vf_err *err);
+/* The same placement from its op_worker [count] alone, as another process received it.
+ * VF_ERR_PROTOCOL when it isn't one: not a worker for every operation, a worker out of range or
+ * without an operation, a routing decision that would have to travel. */
+enum vf_code vf_placement_from(const struct vf_program *p, uint32_t worker_count,
+                               const uint32_t *op_worker, size_t count, struct vf_placement *out,
+                               struct vf_err *err);
 void vf_placement_deinit(struct vf_placement *pl);
 
 /* Whether an op reads a tensor outside the expert bank; tied: the head is the embedding. */

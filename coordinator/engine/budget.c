@@ -58,28 +58,28 @@ static uint64_t add(uint64_t a, uint64_t b)
 /* ---- sizes of a step --------------------------------------------------------------------------
  */
 
-static enum vf_code decide_context(const struct vf_engine_params *p, const struct vf_config *c,
+static enum vf_code decide_context(const Vflow__RunSettings *p, const struct vf_config *c,
                                    struct vf_budget *out, struct vf_err *err)
 {
-    if (p->context > c->context_max)
+    if (p->ctx > c->context_max)
         return vf_err_set(err, VF_ERR_USAGE, "--ctx: %u found, the model has at most %u positions",
-                          p->context, c->context_max);
-    out->context = p->context ? p->context : c->context_max;
-    if (!p->context && out->context > VF_CONTEXT_DEFAULT)
+                          p->ctx, c->context_max);
+    out->context = p->ctx ? p->ctx : c->context_max;
+    if (!p->ctx && out->context > VF_CONTEXT_DEFAULT)
         out->context = VF_CONTEXT_DEFAULT;
     return VF_OK;
 }
 
 /* Rows of a step: one per sequence for decode, as many as a chunk has for scoring. */
-static void decide_step(const struct vf_engine_params *p, const struct vf_config *c,
+static void decide_step(const Vflow__RunSettings *p, bool scores, const struct vf_config *c,
                         const struct vf_budget_machine *machine, struct vf_budget *out)
 {
     out->chunk = (uint32_t)vf_min_u64(p->prefill_chunk, out->context);
-    uint32_t columns = (uint32_t)vf_max_u64(out->chunk, p->sequences);
+    uint32_t columns = (uint32_t)vf_max_u64(out->chunk, p->batch);
     out->columns_max = columns * c->flow_count;
     uint64_t row_bytes = (uint64_t)c->vocab_size * sizeof(float);
     uint64_t slot_max = vf_min_u64(VF_LOGITS_SLOT_BYTES_MAX, machine->shm_bytes / 8);
-    uint64_t rows = p->scores ? columns : p->sequences;
+    uint64_t rows = scores ? columns : p->batch;
     rows = vf_max_u64(1, vf_min_u64(rows, slot_max / row_bytes));
     out->rows_max = (uint32_t)rows;
     out->logits_bytes = rows * row_bytes * VF_LOGITS_SLOTS;
@@ -88,22 +88,22 @@ static void decide_step(const struct vf_engine_params *p, const struct vf_config
 /* ---- what is there whatever happens to the experts ---------------------------------------------
  */
 
-static bool is_huge(const struct vf_engine_params *p)
+static bool is_huge(const Vflow__RunSettings *p)
 {
-    return strcmp(p->weights, "huge") == 0;
+    return p->weights == VFLOW__WEIGHTS__WEIGHTS_HUGE;
 }
 
 /* KV caches and scratch of all stage workers. */
-static enum vf_code count_steps(const struct vf_engine_params *p, const struct vf_budget_model *m,
+static enum vf_code count_steps(const Vflow__RunSettings *p, const struct vf_budget_model *m,
                                 uint32_t threads, struct vf_budget *out, struct vf_err *err)
 {
     struct vf_step_shape shape = {.columns_max = out->columns_max,
                                   .rows_max = out->rows_max,
                                   .context = out->context,
-                                  .sequences = p->sequences,
+                                  .sequences = p->batch,
                                   .threads = threads,
-                                  .kv_f16 = strcmp(p->kv, "f32") != 0,
-                                  .sync = strcmp(p->overlap, "sync") == 0};
+                                  .kv_f16 = p->kv != VFLOW__KV__KV_F32,
+                                  .sync = p->overlap == VFLOW__OVERLAP__OVERLAP_SYNC};
     uint64_t *bytes = out->memory.bytes;
     for (uint32_t w = 0; w < m->placement->worker_count; w++) {
         struct vf_step_memory step;
@@ -145,13 +145,13 @@ static uint64_t all_experts(const struct vf_budget_model *m)
 }
 
 /* Heaps, stacks, programs; io_workers is 0 when nothing streams. */
-static uint64_t processes_bytes(const struct vf_engine_params *p, const struct vf_budget_model *m,
+static uint64_t processes_bytes(const Vflow__RunSettings *p, const struct vf_budget_model *m,
                                 uint32_t threads, uint32_t io_workers)
 {
     uint64_t stages = m->placement->worker_count;
     uint64_t tables = mul(add(m->tensor_count, all_experts(m)), TABLE_ENTRY_BYTES);
     uint64_t bytes = PROGRAMS_BYTES + COORDINATOR_BYTES;
-    uint32_t depth = p->queue_depth ? p->queue_depth : VF_DRIVE_DEPTH_MAX;
+    uint32_t depth = p->io_depth ? p->io_depth : VF_DRIVE_DEPTH_MAX;
     bytes += stages * (STAGE_WORKER_BYTES + (uint64_t)threads * THREAD_BYTES);
     bytes += io_workers * (IO_WORKER_BYTES + (uint64_t)depth * IO_DEPTH_BYTES);
     return add(bytes, mul(tables, 1 + stages + io_workers));
@@ -180,7 +180,7 @@ static uint64_t cache_object_bytes(const struct vf_budget_model *m, uint64_t slo
     return vf_expert_cache_bytes(&g, &bytes, &ignored) ? UINT64_MAX : bytes;
 }
 
-static uint64_t kernel_bytes(const struct vf_engine_params *p, const struct vf_budget_model *m,
+static uint64_t kernel_bytes(const Vflow__RunSettings *p, const struct vf_budget_model *m,
                              const struct vf_memory_plan *plan, uint64_t cache_bytes,
                              uint64_t resident_experts, uint32_t io_workers)
 {
@@ -196,9 +196,8 @@ static uint64_t kernel_bytes(const struct vf_engine_params *p, const struct vf_b
 }
 
 /* Completes the plan for resident experts (slots 0) or a cache of so many slots. */
-static void complete(const struct vf_engine_params *p, const struct vf_budget_model *m,
-                     uint32_t threads, uint64_t slots, const struct vf_memory_plan *fixed,
-                     struct vf_budget *out)
+static void complete(const Vflow__RunSettings *p, const struct vf_budget_model *m, uint32_t threads,
+                     uint64_t slots, const struct vf_memory_plan *fixed, struct vf_budget *out)
 {
     struct vf_memory_plan *plan = &out->memory;
     *plan = *fixed;
@@ -252,16 +251,16 @@ static const char *experts_text(const struct vf_budget_model *m, const struct vf
     return text;
 }
 
-static const char *remedy(const struct vf_engine_params *p, const struct vf_budget *b)
+static const char *remedy(const Vflow__RunSettings *p, const struct vf_budget *b)
 {
-    if (!b->stream && p->experts == VF_EXPERTS_RESIDENT)
+    if (!b->stream && p->experts == VFLOW__EXPERTS__EXPERTS_RESIDENT)
         return "--experts stream needs less, and so do a lower --ctx, --batch or --prefill-chunk";
-    if (b->stream && p->expert_cache_bytes)
+    if (b->stream && p->expert_cache)
         return "lower --expert-cache, --ctx, --batch or --prefill-chunk";
     return "lower --ctx, --batch or --prefill-chunk";
 }
 
-static enum vf_code refuse_memory(const struct vf_engine_params *p, const struct vf_budget_model *m,
+static enum vf_code refuse_memory(const Vflow__RunSettings *p, const struct vf_budget_model *m,
                                   const struct vf_budget *b, struct vf_err *err)
 {
     const struct vf_memory_plan *plan = &b->memory;
@@ -275,7 +274,7 @@ static enum vf_code refuse_memory(const struct vf_engine_params *p, const struct
         "positions, %s for buffers of %u columns, %s for the rest; %s: %s%s",
         vf_bytes_text(plan->need, need), vf_bytes_text(plan->bytes[VF_MEMORY_WEIGHTS], weights),
         experts_text(m, b, experts, sizeof experts), vf_bytes_text(plan->bytes[VF_MEMORY_KV], kv),
-        p->sequences, b->context, vf_bytes_text(plan->bytes[VF_MEMORY_BUFFERS], buffers),
+        p->batch, b->context, vf_bytes_text(plan->bytes[VF_MEMORY_BUFFERS], buffers),
         b->columns_max, vf_bytes_text(plan->need - vf_min_u64(named, plan->need), rest),
         allowed_text(plan, allowed, sizeof allowed), plan->given ? "raise it, or " : "",
         remedy(p, b));
@@ -302,7 +301,7 @@ static uint64_t shm_allowed(const struct vf_memory_plan *plan)
 }
 
 /* The most slots in [1, most] whose plan stays below both limits; 1 when none does. */
-static uint64_t most_slots(const struct vf_engine_params *p, const struct vf_budget_model *m,
+static uint64_t most_slots(const Vflow__RunSettings *p, const struct vf_budget_model *m,
                            uint32_t threads, uint64_t most, uint64_t memory, uint64_t shm,
                            const struct vf_memory_plan *fixed, struct vf_budget *scratch)
 {
@@ -318,14 +317,14 @@ static uint64_t most_slots(const struct vf_engine_params *p, const struct vf_bud
     return low;
 }
 
-static void fill_cache(const struct vf_engine_params *p, const struct vf_budget_model *m,
+static void fill_cache(const Vflow__RunSettings *p, const struct vf_budget_model *m,
                        uint32_t threads, const struct vf_memory_plan *fixed, struct vf_budget *out)
 {
     uint64_t most = vf_min_u64(all_experts(m), VF_CACHE_SLOTS_MAX);
     uint64_t least = vf_min_u64(most, vf_experts_per_token(m->config));
-    uint64_t slots = p->expert_cache_bytes / vf_max_u64(m->record_bytes, 1);
+    uint64_t slots = p->expert_cache / vf_max_u64(m->record_bytes, 1);
     bool limited = false;
-    if (!p->expert_cache_bytes) {
+    if (!p->expert_cache) {
         struct vf_budget scratch = *out;
         slots = most_slots(p, m, threads, most, fixed->allowed, UINT64_MAX, fixed, &scratch);
         uint64_t in_shm =
@@ -337,15 +336,14 @@ static void fill_cache(const struct vf_engine_params *p, const struct vf_budget_
     out->memory.shm_limits = limited;
 }
 
-static enum vf_code decide_experts(const struct vf_engine_params *p,
-                                   const struct vf_budget_model *m, uint32_t threads,
-                                   struct vf_budget *out, struct vf_err *err)
+static enum vf_code decide_experts(const Vflow__RunSettings *p, const struct vf_budget_model *m,
+                                   uint32_t threads, struct vf_budget *out, struct vf_err *err)
 {
     const struct vf_memory_plan fixed = out->memory;
     complete(p, m, threads, 0, &fixed, out);
-    if (m->config->expert_count == 0 || p->experts == VF_EXPERTS_RESIDENT)
+    if (m->config->expert_count == 0 || p->experts == VFLOW__EXPERTS__EXPERTS_RESIDENT)
         return VF_OK;
-    uint64_t given = p->expert_cache_bytes;
+    uint64_t given = p->expert_cache;
     if (given && given < m->record_bytes)
         return vf_err_set(err, VF_ERR_USAGE,
                           "--expert-cache: %" PRIu64
@@ -356,44 +354,44 @@ static enum vf_code decide_experts(const struct vf_engine_params *p,
     if (p->io_workers > VF_CACHE_IO_WORKERS_MAX)
         return vf_err_set(err, VF_ERR_USAGE, "--io-workers: %u found, at most %u are allowed",
                           p->io_workers, VF_CACHE_IO_WORKERS_MAX);
-    if (p->experts == VF_EXPERTS_AUTO && fits && all)
+    if (p->experts == VFLOW__EXPERTS__EXPERTS_AUTO && fits && all)
         return VF_OK; /* a budget that holds every expert: the model is simply resident */
     fill_cache(p, m, threads, &fixed, out);
     return VF_OK;
 }
 
-static void decide_allowed(const struct vf_engine_params *p,
-                           const struct vf_budget_machine *machine, struct vf_memory_plan *out)
+static void decide_allowed(const Vflow__RunSettings *p, const struct vf_budget_machine *machine,
+                           struct vf_memory_plan *out)
 {
     uint64_t there = machine->memory_bytes;
     uint64_t reserve = vf_min_u64(vf_max_u64(there / RESERVE_SHARE, RESERVE_MIN), RESERVE_MAX);
     *out = (struct vf_memory_plan){.available = there, .shm_available = machine->shm_bytes};
-    out->given = p->memory_bytes != 0;
-    out->allowed = out->given ? p->memory_bytes : there - vf_min_u64(reserve, there);
+    out->given = p->memory != 0;
+    out->allowed = out->given ? p->memory : there - vf_min_u64(reserve, there);
 }
 
-enum vf_code vf_budget_decide(const struct vf_engine_params *params,
+enum vf_code vf_budget_decide(const Vflow__RunSettings *settings, bool scores,
                               const struct vf_budget_model *model,
                               const struct vf_budget_machine *machine, struct vf_budget *out,
                               struct vf_err *err)
 {
-    uint32_t threads = params->threads ? params->threads : machine->threads;
+    uint32_t threads = settings->threads ? settings->threads : machine->threads;
     *out = (struct vf_budget){0};
-    decide_allowed(params, machine, &out->memory);
-    enum vf_code code = decide_context(params, model->config, out, err);
+    decide_allowed(settings, machine, &out->memory);
+    enum vf_code code = decide_context(settings, model->config, out, err);
     if (code)
         return code;
-    decide_step(params, model->config, machine, out);
-    code = count_steps(params, model, threads, out, err);
+    decide_step(settings, scores, model->config, machine, out);
+    code = count_steps(settings, model, threads, out, err);
     if (!code)
         code = count_shared(model, out, err);
     if (code)
         return code;
     count_tokenizer(model, &out->memory);
-    code = decide_experts(params, model, threads, out, err);
+    code = decide_experts(settings, model, threads, out, err);
     if (code)
         return code;
     if (out->memory.need > out->memory.allowed)
-        return refuse_memory(params, model, out, err);
+        return refuse_memory(settings, model, out, err);
     return out->memory.shm_bytes > out->memory.shm_available ? refuse_shm(out, err) : VF_OK;
 }

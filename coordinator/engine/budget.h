@@ -12,9 +12,10 @@
 #ifndef VF_COORDINATOR_ENGINE_BUDGET_H
 #define VF_COORDINATOR_ENGINE_BUDGET_H
 
+#include "common/format/model_file.h"
 #include "common/machine/topology.h"
 #include "common/model/placement.h"
-#include "coordinator/engine/engine.h"
+#include "common/settings/settings.h"
 
 /* Default context: enough for a conversation, and a KV cache that fits beside most models. */
 #define VF_CONTEXT_DEFAULT 4096u
@@ -74,8 +75,9 @@ struct vf_budget {
 
 /* VF_ERR_USAGE for a context above the model's, a cache below one expert, and a --memory that can't
  * hold the run; VF_ERR_LIMIT when this machine can't. Either way out->memory says what is needed
- * and allowed. */
-enum vf_code vf_budget_decide(const struct vf_engine_params *params,
+ * and allowed. The settings say which KV precision; scores: whole texts will be scored, so a step
+ * has many rows. */
+enum vf_code vf_budget_decide(const Vflow__RunSettings *settings, bool scores,
                               const struct vf_budget_model *model,
                               const struct vf_budget_machine *machine, struct vf_budget *out,
                               struct vf_err *err);

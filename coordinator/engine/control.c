@@ -31,7 +31,7 @@ static enum vf_code start_worker(struct vf_engine *e, struct worker *w, struct v
     snprintf(index, sizeof index, "%u", w->index);
     char *argv[8] = {NULL, "--run-dir", (char *)vf_run_dir_path(e->run_dir), "--index", index};
     int argc = 5;
-    for (int v = 0; v < e->params.verbosity && v < 2; v++)
+    for (int v = 0; v < e->params.settings.verbose && v < 2; v++)
         argv[argc++] = "-v";
     const char *program = w->role == VF_WORKER_STAGE ? "vflow-stage-worker" : "vflow-io-worker";
     enum vf_code code = vf_process_start(program, argv, &w->process, err);
@@ -49,6 +49,7 @@ static struct worker *add_worker(struct vf_engine *e, enum vf_worker_role role, 
     struct worker *w = &e->workers[e->worker_count++];
     *w = (struct worker){.role = role, .index = index, .process = {0, -1}};
     bool stage = role == VF_WORKER_STAGE;
+    w->threads = stage ? e->shape.threads[index] : 1;
     snprintf(w->name, sizeof w->name, "%s worker %u", stage ? "stage" : "I/O", index);
     return w;
 }
@@ -95,29 +96,21 @@ enum vf_code engine_send(struct vf_engine *e, struct worker *w, Vflow__Envelope 
 
 static enum vf_code send_plan(struct vf_engine *e, struct worker *w, struct vf_err *err)
 {
+    const struct vf_run_shape *shape = &e->shape;
+    Vflow__RunSettings settings = shape->settings;
     Vflow__Plan plan = VFLOW__PLAN__INIT;
+    settings.threads = w->threads;
+    plan.settings = &settings;
     plan.model_path = e->model_path;
     plan.model_fingerprint = vf_model_file_fingerprint(e->file);
-    plan.stage_workers = e->info.stage_workers;
-    plan.io_workers = e->info.io_workers;
-    plan.threads = w->role == VF_WORKER_STAGE ? w->threads : 1;
-    plan.kernel = (char *)e->params.kernel;
-    plan.activations = (char *)e->params.activations;
-    plan.kv = (char *)e->params.kv;
-    plan.overlap = (char *)e->params.overlap;
-    plan.io = (char *)e->params.io;
-    plan.speculate = (char *)(e->params.speculate ? e->params.speculate : "off");
-    plan.weights = (char *)e->params.weights;
-    plan.context = e->budget.context;
-    plan.sequences = e->info.sequences;
-    plan.columns_max = e->budget.columns_max;
-    plan.rows_max = e->budget.rows_max;
-    plan.cache_slots = e->budget.cache_slots;
-    plan.queue_depth = e->info.io_depth;
-    plan.read_bytes = e->info.io_read_bytes;
-    plan.io_throttle = e->params.io_throttle;
-    plan.expert_bank = e->stripes.paths;
-    plan.n_expert_bank = e->stripes.count;
+    plan.op_worker = shape->placement.op_worker;
+    plan.n_op_worker = e->program.op_count;
+    plan.columns_max = shape->budget.columns_max;
+    plan.rows_max = shape->budget.rows_max;
+    plan.cache_slots = shape->budget.cache_slots;
+    plan.read_bytes = shape->drive.read_bytes;
+    plan.expert_bank = (char **)shape->stripes.paths;
+    plan.n_expert_bank = shape->stripes.count;
     plan.logits_slots = VF_LOGITS_SLOTS;
     Vflow__Envelope m = VFLOW__ENVELOPE__INIT;
     m.body_case = VFLOW__ENVELOPE__BODY_PLAN;

@@ -1,15 +1,12 @@
-/* The drive's part of starting a run: the bank's stripes, and how to read them: as asked for, or as
- * probed before the workers start, whose loading would disturb the probe. */
+/* The drive's part of starting a run: the bank's stripes, and how to read them as probed before the
+ * workers start, whose loading would disturb the probe. */
 #include "coordinator/engine/drive.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "coordinator/engine/internal.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* Banks below this are read in a moment, whichever way. */
 #define PROBE_BANK_MIN (256ull << 20)
@@ -91,23 +88,4 @@ void vf_stripe_set_close(struct vf_stripe_set *set)
     for (uint32_t i = 0; i < set->count; i++)
         free(set->paths[i]);
     *set = (struct vf_stripe_set){0};
-}
-
-void engine_choose_reads(struct vf_engine *e, const struct vf_expert_bank *bank)
-{
-    struct vf_engine_info *info = &e->info;
-    info->io_depth = e->params.queue_depth;
-    if (e->params.queue_depth || e->params.io_throttle || strcmp(e->params.io, "direct") != 0)
-        return;
-    struct vf_drive_choice choice;
-    vf_drive_probe_bank(bank, &choice);
-    if (!choice.depth)
-        return;
-    info->io_depth = choice.depth;
-    info->io_read_bytes = choice.read_bytes;
-    info->drive_bytes_per_s = choice.bytes_per_s;
-    info->drive_latency_ms = choice.latency_ms;
-    vf_info("drive: %.2f GB/s in reads of %" PRIu64 " KiB, %u at a time, %.2f ms each",
-            info->drive_bytes_per_s * 1e-9, info->io_read_bytes >> 10, info->io_depth,
-            info->drive_latency_ms);
 }

@@ -16,30 +16,15 @@
 
 static enum vf_code open_model(struct vf_engine *e, struct vf_err *err)
 {
-    vf_map_guard_install(e->params.model_path);
-    enum vf_code code = vf_model_file_open(e->params.model_path, &e->file, err);
+    vf_map_guard_install(e->params.settings.model);
+    enum vf_code code = vf_model_file_open(e->params.settings.model, &e->file, err);
     if (code)
         return code;
-    e->model_path = realpath(e->params.model_path, NULL);
+    e->model_path = realpath(e->params.settings.model, NULL);
     if (!e->model_path)
-        return vf_err_errno(err, VF_ERR_IO, errno, "can't resolve '%s'", e->params.model_path);
+        return vf_err_errno(err, VF_ERR_IO, errno, "can't resolve '%s'", e->params.settings.model);
     e->config = vf_model_file_config(e->file);
     return vf_program_compile(e->config, &e->program, err);
-}
-
-static enum vf_code place(struct vf_engine *e, struct vf_err *err)
-{
-    enum vf_code code = vf_topology_read(&e->topology, err);
-    if (code)
-        return code;
-    uint32_t n = e->params.stage_workers;
-    if (n == 0)
-        n = (uint32_t)vf_min_u64(e->topology.node_count, e->program.effective_layers);
-    if (n > VF_STAGE_WORKERS_MAX)
-        return vf_err_set(err, VF_ERR_USAGE, "--stage-workers: %u found, at most %u are allowed", n,
-                          VF_STAGE_WORKERS_MAX);
-    e->info.stage_workers = n;
-    return vf_placement_pipeline(e->config, &e->program, n, &e->placement, err);
 }
 
 static void log_plan(const struct vf_memory_plan *m)
@@ -68,45 +53,62 @@ static void warn_plan(const struct vf_memory_plan *m)
                 vf_bytes_text(m->shm_available, a));
 }
 
-static enum vf_code decide_sizes(struct vf_engine *e, struct vf_err *err)
+static void describe(struct vf_engine *e)
 {
     const struct vf_config *c = e->config;
-    struct vf_budget_model model;
-    struct vf_budget_machine machine;
-    vf_budget_machine_read(&e->topology, &machine);
-    enum vf_code code = vf_budget_model_from_file(e->file, &e->program, &e->placement, &model, err);
-    if (!code)
-        code = vf_budget_decide(&e->params, &model, &machine, &e->budget, err);
-    if (code)
-        return code;
-    const struct vf_budget *b = &e->budget;
+    const struct vf_run_shape *shape = &e->shape;
+    const Vflow__RunSettings *s = &shape->settings;
+    const struct vf_budget *b = &shape->budget;
+    char text[VF_RUN_SHAPE_TEXT];
+    vf_info("the run: %s", vf_run_shape_text(shape, c, text));
     warn_plan(&b->memory);
     log_plan(&b->memory);
-    e->info.io_workers = b->io_workers;
-    e->info.context = b->context;
-    e->info.sequences = e->params.sequences;
-    e->info.chunk = b->chunk;
-    e->info.rows_max = b->rows_max;
-    /* One step per worker, and one more so that nobody waits for the coordinator. */
-    e->info.depth = (uint32_t)vf_min_u64(e->info.stage_workers + 1, VF_MAILBOX_DEPTH);
-    e->info.experts = c->expert_count == 0 ? "none" : b->stream ? "streamed" : "resident";
-    e->info.cache_bytes = b->cache_slots * model.record_bytes;
-    e->info.expert_bytes = (uint64_t)c->expert_count * c->layer_count * model.record_bytes;
-    e->info.memory_bytes = b->memory.need;
-    e->info.memory_allowed = b->memory.allowed;
-    return VF_OK;
+    e->info = (struct vf_engine_info){
+        .stage_workers = s->stage_workers,
+        .io_workers = s->io_workers,
+        .threads = shape->threads[0],
+        .context = s->ctx,
+        .sequences = s->batch,
+        .chunk = s->prefill_chunk,
+        .rows_max = b->rows_max,
+        /* One step per worker, and one more so that nobody waits for the coordinator. */
+        .depth = (uint32_t)vf_min_u64(s->stage_workers + 1, VF_MAILBOX_DEPTH),
+        .experts = vf_run_shape_experts(shape, c),
+        .cache_bytes = b->cache_slots * shape->record_bytes,
+        .expert_bytes = (uint64_t)c->expert_count * c->layer_count * shape->record_bytes,
+        .memory_bytes = b->memory.need,
+        .memory_allowed = b->memory.allowed,
+        .io_depth = b->stream ? s->io_depth : 0,
+        .io_read_bytes = shape->drive.read_bytes,
+        .drive_bytes_per_s = shape->drive.bytes_per_s,
+        .drive_latency_ms = shape->drive.latency_ms,
+    };
+}
+
+static enum vf_code decide(struct vf_engine *e, struct vf_err *err)
+{
+    const struct vf_shape_model model = {
+        .file = e->file, .config = e->config, .program = &e->program};
+    enum vf_code code = vf_run_shape_place(&e->params.settings, &model, &e->shape, err);
+    if (!code)
+        code = vf_run_shape_decide(&e->shape, e->params.scores, &model, err);
+    if (!code)
+        code = vf_run_shape_probe(&e->shape, &model, err);
+    if (!code)
+        describe(e);
+    return code;
 }
 
 static enum vf_code create_cache(struct vf_engine *e, struct vf_err *err)
 {
     struct vf_expert_bank bank;
-    enum vf_code code = vf_expert_bank_of(e->file, e->stripes.stripes, &bank, err);
+    enum vf_code code = vf_expert_bank_of(e->file, e->shape.stripes.stripes, &bank, err);
     if (code)
         return code;
     struct vf_cache_geometry g = {
         .layer_count = bank.layer_count,
         .expert_count = bank.expert_count,
-        .slot_count = (uint32_t)e->budget.cache_slots,
+        .slot_count = (uint32_t)e->shape.budget.cache_slots,
         .io_worker_count = e->info.io_workers,
         .record_bytes = bank.record_bytes,
         .fingerprint = bank.fingerprint,
@@ -122,10 +124,10 @@ static enum vf_code create_mailboxes(struct vf_engine *e, struct vf_err *err)
     enum vf_code code = vf_run_state_create(name, &e->run_state, err);
     if (code)
         return vf_err_prepend(err, "the run's state: ");
-    if (e->placement.edge_count == 0)
+    if (e->shape.placement.edge_count == 0)
         return VF_OK;
     vf_run_dir_shm_name(e->run_dir, VF_RUN_SHM_MAILBOXES, name);
-    code = vf_mailboxes_create(name, e->placement.edge_count, e->budget.columns_max,
+    code = vf_mailboxes_create(name, e->shape.placement.edge_count, e->shape.budget.columns_max,
                                (uint32_t)vf_round_up(e->config->hidden_size, VF_RECORD_COLS),
                                e->run_state, &e->mailboxes, err);
     return code ? vf_err_prepend(err, "mailboxes of the stage workers: ") : VF_OK;
@@ -138,18 +140,18 @@ static enum vf_code create_memory(struct vf_engine *e, struct vf_err *err)
     if (code)
         return code;
     vf_run_dir_shm_name(e->run_dir, VF_RUN_SHM_LOGITS, name);
-    code = vf_shm_create(name, e->budget.logits_bytes, &e->logits, err);
+    code = vf_shm_create(name, e->shape.budget.logits_bytes, &e->logits, err);
     if (code == VF_ERR_NO_MEMORY)
         vf_err_append(err,
                       "; a smaller --batch or --prefill-chunk or a larger /dev/shm would help");
     if (code)
         return vf_err_prepend(err, "log-probabilities: ");
-    return e->budget.stream ? create_cache(e, err) : VF_OK;
+    return e->shape.budget.stream ? create_cache(e, err) : VF_OK;
 }
 
 static enum vf_code create_messages(struct vf_engine *e, struct vf_err *err)
 {
-    uint32_t n = e->budget.columns_max;
+    uint32_t n = e->shape.budget.columns_max;
     e->columns = calloc(n, sizeof *e->columns);
     e->column_list = calloc(n, sizeof(Vflow__Column *));
     if (!e->columns || !e->column_list)
@@ -170,16 +172,6 @@ static enum vf_code create_messages(struct vf_engine *e, struct vf_err *err)
     return vf_wire_bind(e->router, endpoint, err);
 }
 
-/* Threads of each stage worker: what was asked for, else every core of its node. Workers of a
- * pipeline that share a node share its cores: those that wait sleep. */
-static void assign_threads(struct vf_engine *e)
-{
-    for (uint32_t i = 0; i < e->info.stage_workers; i++)
-        e->workers[i].threads =
-            e->params.threads ? e->params.threads : vf_topology_threads(&e->topology, i);
-    e->info.threads = e->workers[0].threads;
-}
-
 static void sum_ready(struct vf_engine *e)
 {
     for (uint32_t i = 0; i < e->info.stage_workers; i++) {
@@ -189,24 +181,6 @@ static void sum_ready(struct vf_engine *e)
     e->idle_since_ns = vf_now_ns();
 }
 
-static enum vf_code open_bank(struct vf_engine *e, struct vf_err *err)
-{
-    enum vf_code code =
-        vf_stripe_set_open(&e->stripes, e->file, e->params.model_path, e->params.expert_bank, err);
-    if (!code && !e->params.io_workers) /* one for each drive; 0 where the model file is read */
-        e->params.io_workers = e->stripes.count;
-    return code;
-}
-
-static enum vf_code choose_reads(struct vf_engine *e, struct vf_err *err)
-{
-    struct vf_expert_bank bank;
-    enum vf_code code = vf_expert_bank_of(e->file, e->stripes.stripes, &bank, err);
-    if (!code)
-        engine_choose_reads(e, &bank);
-    return code;
-}
-
 static enum vf_code build(struct vf_engine *e, struct vf_err *err)
 {
     int swept = vf_run_dir_sweep();
@@ -214,13 +188,7 @@ static enum vf_code build(struct vf_engine *e, struct vf_err *err)
         vf_info("removed %d leftovers of dead runs", swept);
     enum vf_code code = open_model(e, err);
     if (!code)
-        code = place(e, err);
-    if (!code)
-        code = open_bank(e, err);
-    if (!code)
-        code = decide_sizes(e, err);
-    if (!code && e->budget.stream)
-        code = choose_reads(e, err);
+        code = decide(e, err);
     if (!code)
         code = vf_run_dir_create(&e->run_dir, err);
     if (!code)
@@ -231,7 +199,6 @@ static enum vf_code build(struct vf_engine *e, struct vf_err *err)
         code = engine_start_workers(e, err);
     if (code)
         return code;
-    assign_threads(e);
     code = engine_wait_ready(e, err);
     if (!code)
         sum_ready(e);
@@ -273,9 +240,8 @@ void vf_engine_destroy(struct vf_engine *e)
     if (e->run_dir)
         vf_run_dir_remove(e->run_dir);
     vf_run_dir_close(e->run_dir);
-    vf_placement_deinit(&e->placement);
+    vf_run_shape_deinit(&e->shape);
     vf_program_deinit(&e->program);
-    vf_stripe_set_close(&e->stripes);
     vf_model_file_close(e->file);
     free(e->model_path);
     free(e);

@@ -15,6 +15,7 @@
 #include "common/base/err.h"
 #include "common/experts/cache.h"
 #include "common/format/model_file.h"
+#include "common/settings/settings.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -23,31 +24,10 @@
 struct vf_engine;
 struct vf_run_dir;
 
-enum vf_experts_mode { VF_EXPERTS_AUTO, VF_EXPERTS_RESIDENT, VF_EXPERTS_STREAM };
-
-struct vf_engine_params { /* 0 means "decide yourself" where it isn't a size or a word */
-    const char *model_path;
-    const char *kernel;      /* words as in the Plan message */
-    const char *activations; /* q8, f32 */
-    const char *kv;          /* f16, f32 */
-    const char *overlap;     /* staged, sync */
-    const char *io;          /* direct, buffered */
-    const char *speculate;   /* auto, on, off; NULL: off */
-    const char *weights;     /* mmap, huge */
-    enum vf_experts_mode experts;
-    const char *expert_bank; /* directories of its stripes, "DIR,DIR"; NULL: the model file */
-    uint64_t expert_cache_bytes;
-    uint64_t memory_bytes; /* of all processes together; 0: what is available less a reserve */
-    uint32_t threads;      /* of each stage worker */
-    uint32_t stage_workers, io_workers;
-    uint32_t context;       /* positions of a sequence; 0: the model's, at most 4096 */
-    uint32_t sequences;     /* KV cache slots, at least 1 */
-    uint32_t prefill_chunk; /* columns of flow 0 in a step */
-    uint32_t queue_depth;   /* reads in flight per I/O worker; 0: what the drive wants */
-    uint64_t io_throttle;   /* bytes a second of each I/O worker, for experiments; 0: none */
-    int verbosity;          /* -v of the workers */
-    bool scores;            /* whole texts will be scored: steps have many rows */
-    int cancel_fd;          /* readable: give up with VF_ERR_CANCELLED; -1: none */
+struct vf_engine_params {
+    Vflow__RunSettings settings; /* borrows their strings */
+    bool scores;                 /* whole texts will be scored: steps have many rows */
+    int cancel_fd;               /* readable: give up with VF_ERR_CANCELLED; -1: none */
 };
 
 struct vf_engine_info { /* fixed once the engine runs */

@@ -6,16 +6,13 @@
 #define VF_COORDINATOR_ENGINE_INTERNAL_H
 
 #include "common/experts/cache.h"
-#include "common/machine/topology.h"
-#include "common/model/placement.h"
 #include "common/run/mailbox.h"
 #include "common/run/run_dir.h"
 #include "common/run/shm.h"
 #include "common/run/wire.h"
-#include "coordinator/engine/budget.h"
-#include "coordinator/engine/drive.h"
 #include "coordinator/engine/engine.h"
 #include "coordinator/engine/process.h"
+#include "coordinator/engine/shape.h"
 
 #define ENGINE_EPOCH       1u
 #define ENGINE_WORKERS_MAX (VF_STAGE_WORKERS_MAX + VF_CACHE_IO_WORKERS_MAX)
@@ -71,14 +68,11 @@ struct vf_engine {
     struct vf_engine_params params;
     char *model_path; /* absolute */
     struct vf_engine_info info;
-    struct vf_budget budget;
-    struct vf_topology topology;
+    struct vf_run_shape shape;
 
     struct vf_model_file *file;
     const struct vf_config *config;
-    struct vf_stripe_set stripes;
     struct vf_program program;
-    struct vf_placement placement;
 
     struct vf_run_dir *run_dir;
     struct vf_run_state *run_state;
@@ -122,11 +116,6 @@ enum vf_code engine_send(struct vf_engine *e, struct worker *w, Vflow__Envelope 
 enum vf_code engine_break(struct vf_engine *e, const struct vf_err *why);
 /* Tells every worker to leave, waits, kills who stays. */
 void engine_shutdown_workers(struct vf_engine *e, const char *reason);
-
-/* ---- drive.c ---- */
-
-/* Fills info.io_depth and the drive's figures; 0: the I/O workers' default. */
-void engine_choose_reads(struct vf_engine *e, const struct vf_expert_bank *bank);
 
 /* ---- speculation.c ---- */
 

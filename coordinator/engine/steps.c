@@ -80,11 +80,11 @@ enum vf_code vf_engine_submit(struct vf_engine *e, const struct vf_step_column *
         *err = e->err;
         return err->code;
     }
-    if (count == 0 || count > e->budget.columns_max)
+    if (count == 0 || count > e->shape.budget.columns_max)
         return vf_err_set(err, VF_ERR_INTERNAL, "step of %u columns, allowed are 1 to %u", count,
-                          e->budget.columns_max);
+                          e->shape.budget.columns_max);
     uint32_t rows = fill_columns(e, columns, count);
-    if (rows > e->budget.rows_max || !vf_engine_can_submit(e, rows > 0))
+    if (rows > e->shape.budget.rows_max || !vf_engine_can_submit(e, rows > 0))
         return vf_err_set(err, VF_ERR_INTERNAL, "step of %u rows with %u steps in flight", rows,
                           e->flight_count);
     struct flight *f = flight_at(e, e->flight_count);
@@ -145,7 +145,7 @@ void engine_take_result(struct vf_engine *e, struct worker *w, const Vflow__Step
     }
     if (r->failed && r->error && r->error->code != VF_OK)
         take_explanation(f, w, r->error);
-    if (w->index == e->placement.head_worker)
+    if (w->index == e->shape.placement.head_worker)
         take_head_result(e, w, f, r);
 }
 
@@ -177,7 +177,7 @@ void engine_check_flights(struct vf_engine *e, uint64_t now)
     const struct flight *f = engine_oldest_flight(e);
     if (!f || f->answered || now < e->oldest_since_ns + STEP_NS)
         return;
-    const struct worker *head = &e->workers[e->placement.head_worker];
+    const struct worker *head = &e->workers[e->shape.placement.head_worker];
     struct vf_err why;
     vf_err_set(&why, VF_ERR_TIMEOUT,
                "waited %u s for %s (pid %d) to finish step %" PRIu64 " of %u columns",
@@ -193,7 +193,7 @@ static void take_oldest(struct vf_engine *e, struct vf_step_done *done)
         done->err = f->err;
         vf_engine_release(e, f->id);
     } else if (f->slot >= 0) {
-        size_t slot_floats = (size_t)e->budget.rows_max * e->config->vocab_size;
+        size_t slot_floats = (size_t)e->shape.budget.rows_max * e->config->vocab_size;
         done->rows = (const float *)e->logits.base + (size_t)f->slot * slot_floats;
         done->row_count = f->row_count;
     }

@@ -61,14 +61,18 @@ static json_t *critical_path(const struct vf_plan *p, int *bad)
 
 static json_t *placement(const struct vf_plan *p, int *bad)
 {
-    json_t *o = json_object(), *bytes = json_array();
-    put(o, "kind", json_string("pipeline"), bad);
-    put(o, "stage_workers", json_integer(p->placement.worker_count), bad);
-    put(o, "io_workers", json_integer(p->options.io_workers), bad);
-    put(o, "head_worker", json_integer(p->placement.head_worker), bad);
-    for (uint32_t w = 0; w < p->placement.worker_count; w++)
+    json_t *o = json_object(), *bytes = json_array(), *threads = json_array();
+    put(o, "kind", json_string(vf_run_settings_word("placement", (int)p->shape.settings.placement)),
+        bad);
+    put(o, "stage_workers", json_integer(p->shape.placement.worker_count), bad);
+    put(o, "io_workers", json_integer(p->shape.settings.io_workers), bad);
+    put(o, "head_worker", json_integer(p->shape.placement.head_worker), bad);
+    for (uint32_t w = 0; w < p->shape.placement.worker_count; w++)
         *bad |= json_array_append_new(bytes, json_integer((json_int_t)p->worker_bytes[w]));
+    for (uint32_t w = 0; w < p->shape.placement.worker_count; w++)
+        *bad |= json_array_append_new(threads, json_integer(p->shape.threads[w]));
     put(o, "worker_bytes_per_token", bytes, bad);
+    put(o, "worker_threads", threads, bad);
     put(o, "expert_record_bytes", json_integer((json_int_t)p->expert_record_bytes), bad);
     return o;
 }
@@ -89,7 +93,7 @@ static json_t *program_op(const struct vf_plan *p, uint32_t i, int *bad)
     const struct vf_op *op = &g->ops[i];
     json_t *o = json_object();
     put(o, "index", json_integer(i), bad);
-    put(o, "worker", json_integer(p->placement.op_worker[i]), bad);
+    put(o, "worker", json_integer(p->shape.placement.op_worker[i]), bad);
     put(o, "op", json_string(vf_op_kind_name(op->kind)), bad);
     put(o, "layer", op->layer == VF_LAYER_NONE ? json_null() : json_integer(op->layer), bad);
     put(o, "step_layer", json_integer(op->step_layer), bad);
@@ -114,8 +118,8 @@ static json_t *program(const struct vf_plan *p, int *bad)
 static json_t *edges(const struct vf_plan *p, int *bad)
 {
     json_t *list = json_array();
-    for (uint32_t i = 0; i < p->placement.edge_count; i++) {
-        const struct vf_edge *e = &p->placement.edges[i];
+    for (uint32_t i = 0; i < p->shape.placement.edge_count; i++) {
+        const struct vf_edge *e = &p->shape.placement.edges[i];
         json_t *o = json_object();
         put(o, "value", json_string(p->program.values[e->value].name), bad);
         put(o, "from", json_integer(e->from), bad);
@@ -164,6 +168,9 @@ enum vf_code vf_plan_print_json(const struct vf_plan *p, FILE *out, struct vf_er
     put(o, "placement", placement(p, &bad), &bad);
     put(o, "program", program(p, &bad), &bad);
     put(o, "edges", edges(p, &bad), &bad);
+    char run[VF_RUN_SHAPE_TEXT];
+    if (p->has_memory)
+        put(o, "run", json_string(vf_run_shape_text(&p->shape, c, run)), &bad);
     if (p->has_memory)
         put(o, "memory", vf_plan_memory_json(p, &bad), &bad);
     put(o, "drive", vf_plan_drive_json(p, &bad), &bad);

@@ -4,75 +4,37 @@
 
 #include <inttypes.h>
 
-static enum vf_code read_inputs(const struct vf_plan *p, struct vf_budget_model *model,
-                                struct vf_budget_machine *machine, struct vf_err *err)
+struct vf_shape_model vf_plan_shape_model(const struct vf_plan *p)
 {
-    struct vf_topology topology;
-    enum vf_code code = vf_topology_read(&topology, err);
-    if (code)
-        return code;
-    vf_budget_machine_read(&topology, machine);
-    if (p->file)
-        return vf_budget_model_from_file(p->file, &p->program, &p->placement, model, err);
-    return vf_budget_model_from_config(p->config, p->quant, &p->program, &p->placement, model, err);
-}
-
-static enum vf_code probe_drive(struct vf_plan *p, struct vf_err *err)
-{
-    struct vf_expert_bank bank;
-    if (!p->file || p->options.run.queue_depth)
-        return VF_OK;
-    enum vf_code code = vf_expert_bank_of(p->file, p->stripes.stripes, &bank, err);
-    if (!code)
-        vf_drive_probe_bank(&bank, &p->drive);
-    return code;
-}
-
-static enum vf_code open_bank(struct vf_plan *p, struct vf_err *err)
-{
-    if (!p->file)
-        return VF_OK;
-    enum vf_code code =
-        vf_stripe_set_open(&p->stripes, p->file, p->options.model, p->options.run.expert_bank, err);
-    if (!p->options.io_workers) /* one for each drive, as a run has it */
-        p->options.io_workers = p->options.run.io_workers = p->stripes.count;
-    return code;
+    return (struct vf_shape_model){
+        .file = p->file, .config = p->config, .program = &p->program, .quant = p->quant};
 }
 
 enum vf_code vf_plan_add_memory(struct vf_plan *p, struct vf_err *err)
 {
-    struct vf_budget_model model;
-    struct vf_budget_machine machine;
-    enum vf_code code = open_bank(p, err);
-    if (!code)
-        code = read_inputs(p, &model, &machine, err);
-    if (code)
-        return code;
+    const struct vf_shape_model model = vf_plan_shape_model(p);
     struct vf_err *refused = &p->memory_refused;
-    code = vf_budget_decide(&p->options.run, &model, &machine, &p->budget, refused);
+    enum vf_code code = vf_run_shape_decide(&p->shape, false, &model, refused);
     refused->code = code;
     p->has_memory = true;
-    if (code && p->budget.memory.need == 0) { /* it didn't get as far as the memory */
+    if (code && p->shape.budget.memory.need == 0) { /* it didn't get as far as the memory */
         *err = *refused;
         return code;
     }
-    return p->budget.stream && !code ? probe_drive(p, err) : VF_OK;
-}
-
-static const char *experts_word(const struct vf_plan *p)
-{
-    return p->config->expert_count == 0 ? "none" : p->budget.stream ? "streamed" : "resident";
+    return code ? VF_OK : vf_run_shape_probe(&p->shape, &model, err);
 }
 
 void vf_plan_print_memory(const struct vf_plan *p, FILE *out)
 {
-    const struct vf_budget *b = &p->budget;
+    const struct vf_budget *b = &p->shape.budget;
     const struct vf_memory_plan *m = &b->memory;
     char text[VF_BYTES_TEXT], there[VF_BYTES_TEXT];
+    char run[VF_RUN_SHAPE_TEXT];
+    fprintf(out, "\nthe run: %s\n", vf_run_shape_text(&p->shape, p->config, run));
     fprintf(out,
             "\nmemory of a run, all processes together: %u sequence%s of %u positions, steps of "
             "%u columns\n",
-            p->options.run.sequences, p->options.run.sequences == 1 ? "" : "s", b->context,
+            p->shape.settings.batch, p->shape.settings.batch == 1 ? "" : "s", b->context,
             b->columns_max);
     for (int i = 0; i < VF_MEMORY_ITEM_COUNT; i++) {
         fprintf(out, "  %-12s %12s", vf_memory_item_name((enum vf_memory_item)i),
@@ -81,7 +43,7 @@ void vf_plan_print_memory(const struct vf_plan *p, FILE *out)
             fprintf(out, "  streamed, %" PRIu64 " of %" PRIu64 " in the cache", b->cache_slots,
                     (uint64_t)p->config->expert_count * p->config->layer_count);
         else if (i == VF_MEMORY_EXPERTS)
-            fprintf(out, "  %s", experts_word(p));
+            fprintf(out, "  %s", vf_run_shape_experts(&p->shape, p->config));
         fprintf(out, "\n");
     }
     fprintf(out, "  %-12s %12s\n", "total", vf_bytes_text(m->need, text));
@@ -91,14 +53,14 @@ void vf_plan_print_memory(const struct vf_plan *p, FILE *out)
             vf_bytes_text(m->shm_available, there));
     if (p->memory_refused.code)
         fprintf(out, "  refused: %s\n", p->memory_refused.text);
-    if (p->drive.depth)
+    if (p->shape.drive.depth)
         fprintf(
             out,
             "\ndrive            %.2f GB/s in reads of %s, %u at a time, %.2f ms each: %.1f ms for "
             "a token\n                 whose experts all miss the cache\n",
-            p->drive.bytes_per_s * 1e-9, vf_bytes_text(p->drive.read_bytes, text), p->drive.depth,
-            p->drive.latency_ms,
-            1e3 * (double)p->token_bytes[VF_PART_EXPERTS] / p->drive.bytes_per_s);
+            p->shape.drive.bytes_per_s * 1e-9, vf_bytes_text(p->shape.drive.read_bytes, text),
+            p->shape.drive.depth, p->shape.drive.latency_ms,
+            1e3 * (double)p->token_bytes[VF_PART_EXPERTS] / p->shape.drive.bytes_per_s);
 }
 
 static void put_bytes(json_t *o, const char *key, uint64_t bytes, int *bad)
@@ -108,7 +70,7 @@ static void put_bytes(json_t *o, const char *key, uint64_t bytes, int *bad)
 
 json_t *vf_plan_memory_json(const struct vf_plan *p, int *bad)
 {
-    const struct vf_budget *b = &p->budget;
+    const struct vf_budget *b = &p->shape.budget;
     const struct vf_memory_plan *m = &b->memory;
     json_t *o = json_object(), *items = json_object();
     for (int i = 0; i < VF_MEMORY_ITEM_COUNT; i++)
@@ -121,12 +83,13 @@ json_t *vf_plan_memory_json(const struct vf_plan *p, int *bad)
     put_bytes(o, "available", m->available, bad);
     put_bytes(o, "need", m->need, bad);
     *bad |= json_object_set_new(o, "items", items);
-    *bad |= json_object_set_new(o, "experts", json_string(experts_word(p)));
+    *bad |=
+        json_object_set_new(o, "experts", json_string(vf_run_shape_experts(&p->shape, p->config)));
     put_bytes(o, "cache_slots", b->cache_slots, bad);
     put_bytes(o, "shm", m->shm_bytes, bad);
     put_bytes(o, "shm_available", m->shm_available, bad);
     put_bytes(o, "context", b->context, bad);
-    put_bytes(o, "sequences", p->options.run.sequences, bad);
+    put_bytes(o, "sequences", p->shape.settings.batch, bad);
     put_bytes(o, "columns", b->columns_max, bad);
     put_bytes(o, "rows", b->rows_max, bad);
     return o;
@@ -134,12 +97,12 @@ json_t *vf_plan_memory_json(const struct vf_plan *p, int *bad)
 
 json_t *vf_plan_drive_json(const struct vf_plan *p, int *bad)
 {
-    if (!p->drive.depth)
+    if (!p->shape.drive.depth)
         return json_null();
     json_t *o = json_object();
-    put_bytes(o, "read_bytes", p->drive.read_bytes, bad);
-    put_bytes(o, "io_depth", p->drive.depth, bad);
-    *bad |= json_object_set_new(o, "bytes_per_second", json_real(p->drive.bytes_per_s));
-    *bad |= json_object_set_new(o, "latency_ms", json_real(p->drive.latency_ms));
+    put_bytes(o, "read_bytes", p->shape.drive.read_bytes, bad);
+    put_bytes(o, "io_depth", p->shape.drive.depth, bad);
+    *bad |= json_object_set_new(o, "bytes_per_second", json_real(p->shape.drive.bytes_per_s));
+    *bad |= json_object_set_new(o, "latency_ms", json_real(p->shape.drive.latency_ms));
     return o;
 }

@@ -1,6 +1,7 @@
 /* Loads the model, compiles and places its program and adds up bytes. */
 #include "coordinator/plan/plan_model.h"
 
+#include "common/base/util.h"
 #include "common/format/layout.h"
 #include "common/machine/bandwidth.h"
 
@@ -91,8 +92,8 @@ static enum vf_code load_model(struct vf_plan *p, struct vf_err *err)
 {
     struct vf_matrix embed;
     struct vf_tensor_id id = {.kind = VF_T_EMBED, .layer = VF_LAYER_NONE};
-    p->source = p->options.model;
-    enum vf_code code = vf_model_file_open(p->options.model, &p->file, err);
+    p->source = p->options.settings.model;
+    enum vf_code code = vf_model_file_open(p->source, &p->file, err);
     if (code != VF_OK)
         return code;
     p->config = vf_model_file_config(p->file);
@@ -105,7 +106,7 @@ static enum vf_code load_model(struct vf_plan *p, struct vf_err *err)
 
 static enum vf_code load(struct vf_plan *p, struct vf_err *err)
 {
-    if (p->options.model)
+    if (!p->options.config)
         return load_model(p, err);
     p->source = p->options.config;
     p->quant = p->options.quant;
@@ -185,8 +186,8 @@ static void run_schedules(struct vf_plan *p, double *cost, uint32_t *resource, d
     for (uint32_t i = 0; i < g->op_count; i++)
         cost[i] = (double)p->op_bytes[i];
     p->placed.total =
-        vf_program_schedule(g, cost, p->placement.op_worker, busy, p->placement.worker_count,
-                            p->placed.start, p->placed.finish);
+        vf_program_schedule(g, cost, p->shape.placement.op_worker, busy,
+                            p->shape.placement.worker_count, p->placed.start, p->placed.finish);
     for (uint32_t i = 0; i < g->op_count; i++) {
         enum vf_lane lane = vf_op_lane(g->ops[i].kind);
         resource[i] = lane == VF_LANE_NONE ? VF_RESOURCE_NONE : (uint32_t)lane;
@@ -250,7 +251,7 @@ static enum vf_code add_op_bytes(struct vf_plan *p, struct vf_err *err)
         p->op_bytes[i] =
             p->file ? file_op_bytes(p, op) : vf_op_weight_bytes(p->config, op, p->quant);
         p->token_bytes[vf_plan_op_part(op->kind)] += p->op_bytes[i];
-        p->worker_bytes[p->placement.op_worker[i]] += p->op_bytes[i];
+        p->worker_bytes[p->shape.placement.op_worker[i]] += p->op_bytes[i];
     }
     return VF_OK;
 }
@@ -260,8 +261,17 @@ static enum vf_code find_bandwidth(struct vf_plan *p, struct vf_err *err)
     p->bandwidth_gb_s = p->options.bandwidth_gb_s;
     if (p->bandwidth_gb_s > 0.0)
         return VF_OK;
-    p->bandwidth_threads = p->options.threads ? p->options.threads : vf_bandwidth_default_threads();
+    p->bandwidth_threads =
+        p->options.settings.threads
+            ? (uint32_t)vf_min_u64(p->options.settings.threads, VF_BANDWIDTH_THREADS_MAX)
+            : vf_bandwidth_default_threads();
     return vf_bandwidth_measure(p->bandwidth_threads, &p->bandwidth_gb_s, err);
+}
+
+static enum vf_code place(struct vf_plan *p, struct vf_err *err)
+{
+    const struct vf_shape_model model = vf_plan_shape_model(p);
+    return vf_run_shape_place(&p->options.settings, &model, &p->shape, err);
 }
 
 enum vf_code vf_plan_build(const struct vf_plan_options *options, struct vf_plan *out,
@@ -271,23 +281,18 @@ enum vf_code vf_plan_build(const struct vf_plan_options *options, struct vf_plan
     out->options = *options;
     enum vf_code code;
     if ((code = load(out, err)) || (code = vf_program_compile(out->config, &out->program, err)) ||
-        (code = vf_placement_pipeline(out->config, &out->program, options->stage_workers,
-                                      &out->placement, err)) ||
-        (code = add_op_bytes(out, err)) || (code = add_stored(out, err)) ||
-        (code = schedule(out, err)) || (code = find_bandwidth(out, err))) {
+        (code = place(out, err)) || (code = add_op_bytes(out, err)) ||
+        (code = add_stored(out, err)) || (code = schedule(out, err)) ||
+        (code = find_bandwidth(out, err))) {
         vf_plan_deinit(out);
         return code;
     }
-    if (options->run.kv && (code = vf_plan_add_memory(out, err))) {
+    if (options->memory && (code = vf_plan_add_memory(out, err))) {
         vf_plan_deinit(out);
         return code;
     }
     out->params = vf_config_param_count(out->config);
     out->closed = vf_critical_path_closed_form(out->config);
-    if (!out->config->expert_count)
-        out->options.io_workers = 0;
-    else if (!out->options.io_workers)
-        out->options.io_workers = 1;
     return VF_OK;
 }
 
@@ -295,10 +300,9 @@ void vf_plan_deinit(struct vf_plan *p)
 {
     if (!p)
         return;
-    vf_placement_deinit(&p->placement);
+    vf_run_shape_deinit(&p->shape);
     vf_program_deinit(&p->program);
     vf_config_deinit(&p->own_config);
-    vf_stripe_set_close(&p->stripes);
     vf_model_file_close(p->file);
     free(p->op_bytes);
     free(p->placed.start);

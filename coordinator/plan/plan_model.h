@@ -8,22 +8,17 @@
 #include "common/base/json.h"
 #include "common/format/model_file.h"
 #include "common/model/critical_path.h"
-#include "common/model/placement.h"
-#include "coordinator/engine/budget.h"
-#include "coordinator/engine/drive.h"
+#include "coordinator/engine/shape.h"
 
 #include <stdio.h>
 
 struct vf_plan_options {
-    const char *model, *config; /* exactly one is given */
-    const char *config_text;    /* the config itself, then config is only its name */
-    enum vf_quant quant;        /* with config; a model file knows its own */
-    uint32_t stage_workers;
-    uint32_t io_workers;   /* 0: one when the model has experts */
-    uint32_t threads;      /* of the bandwidth measurement; 0: every CPU */
-    double bandwidth_gb_s; /* 0: measure */
-    /* The run whose memory is planned: everything that vf_budget_decide reads. kv NULL: none. */
-    struct vf_engine_params run;
+    const char *config;      /* of a model that isn't converted yet; NULL: settings.model */
+    const char *config_text; /* the config itself, then config is only its name */
+    enum vf_quant quant;     /* with config; a model file knows its own */
+    double bandwidth_gb_s;   /* 0: measure, with settings.threads, or every CPU */
+    bool memory;             /* plan the run's memory, too */
+    Vflow__RunSettings settings;
 };
 
 enum vf_plan_part { /* what weights belong to */
@@ -51,7 +46,7 @@ struct vf_plan {
     enum vf_quant quant; /* of the embedding; a file may mix */
     const char *quant_name;
     struct vf_program program;
-    struct vf_placement placement;
+    struct vf_run_shape shape;      /* the run; decided when has_memory */
     struct vf_critical_path closed; /* the report's formula */
     uint64_t params;
     uint64_t expert_record_bytes; /* padded, as it is read from the drive; 0 without experts */
@@ -66,9 +61,6 @@ struct vf_plan {
     double bandwidth_gb_s;
     uint32_t bandwidth_threads; /* 0: given, not measured */
     bool has_memory;
-    struct vf_budget budget;
-    struct vf_stripe_set stripes;
-    struct vf_drive_choice drive; /* of a model whose experts would stream; depth 0: not probed */
     struct vf_err memory_refused; /* code VF_OK: the run fits */
 };
 
@@ -76,6 +68,7 @@ enum vf_code vf_plan_build(const struct vf_plan_options *options, struct vf_plan
                            struct vf_err *err);
 void vf_plan_deinit(struct vf_plan *plan);
 
+struct vf_shape_model vf_plan_shape_model(const struct vf_plan *plan);
 const char *vf_plan_part_name(enum vf_plan_part part);
 enum vf_plan_part vf_plan_op_part(enum vf_op_kind kind);
 uint64_t vf_plan_sum(const uint64_t part_bytes[VF_PART_COUNT]);
@@ -83,8 +76,8 @@ uint64_t vf_plan_sum(const uint64_t part_bytes[VF_PART_COUNT]);
 uint64_t vf_plan_value_bytes(const struct vf_plan *plan, vf_value v);
 double vf_plan_token_ms(const struct vf_plan *plan, double bytes);
 
-/* Plans the memory of options.run on this machine. A run that doesn't fit is part of the plan, not
- * an error; wrong usage is one. */
+/* Plans sizes and memory of the run on this machine. A run that doesn't fit is part of the plan,
+ * not an error; wrong usage is one. */
 enum vf_code vf_plan_add_memory(struct vf_plan *plan, struct vf_err *err);
 void vf_plan_print_memory(const struct vf_plan *plan, FILE *out);
 json_t *vf_plan_drive_json(const struct vf_plan *plan, int *bad); /* likewise; null: not probed */

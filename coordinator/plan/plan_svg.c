@@ -28,7 +28,7 @@
 #define AXES_HEIGHT     36.0
 #define VIEW_GAP        14.0
 #define LAYER_WIDTH_MIN 110.0 /* of a layer whose operations have room for their names */
-#define CHAR_WIDTH      6.8   /* in a box, roughly */
+#define LETTER_WIDTH    6.8   /* in a box, roughly */
 
 #define LAYERS_ENLARGED  4u
 #define ENLARGED_MIN     2.0  /* times; less isn't worth a second view */
@@ -110,13 +110,13 @@ static double bytes_in(const struct canvas *c, const struct view *v, uint32_t op
 static bool is_drawn(const struct canvas *c, const struct view *v, uint32_t op)
 {
     return bytes_in(c, v, op) > 0 &&
-           (!v->by_worker || c->block[c->plan->placement.op_worker[op]] >= 0);
+           (!v->by_worker || c->block[c->plan->shape.placement.op_worker[op]] >= 0);
 }
 
 /* Numbers the workers that have a part in a view; returns how many. */
 static int find_blocks(struct canvas *c, const struct view *v)
 {
-    uint32_t workers = c->plan->placement.worker_count;
+    uint32_t workers = c->plan->shape.placement.worker_count;
     int blocks = 0;
     if (!v->by_worker)
         return 1;
@@ -124,7 +124,7 @@ static int find_blocks(struct canvas *c, const struct view *v)
         c->block[w] = -1;
     for (uint32_t i = 0; i < c->plan->program.op_count; i++)
         if (bytes_in(c, v, i) > WORKER_SHARE_MIN * (v->high - v->low))
-            c->block[c->plan->placement.op_worker[i]] = 0;
+            c->block[c->plan->shape.placement.op_worker[i]] = 0;
     for (uint32_t w = 0; w < workers; w++)
         if (c->block[w] == 0)
             c->block[w] = blocks++;
@@ -149,7 +149,7 @@ static double x_of(const struct view *v, double bytes)
 /* Middle of the row that an op is drawn in. */
 static double y_of(const struct canvas *c, const struct view *v, uint32_t op)
 {
-    int block = v->by_worker ? c->block[c->plan->placement.op_worker[op]] : 0;
+    int block = v->by_worker ? c->block[c->plan->shape.placement.op_worker[op]] : 0;
     int row = v->by_kind ? c->row_index[op_row(c->plan->program.ops[op].kind)] : 0;
     return v->top + block * block_height(c, v) + (row + 0.5) * ROW_HEIGHT;
 }
@@ -170,7 +170,7 @@ static void find_links(struct canvas *c)
 {
     const struct vf_program *g = &c->plan->program;
     const struct vf_config *config = c->plan->config;
-    const struct vf_placement *pl = &c->plan->placement;
+    const struct vf_placement *pl = &c->plan->shape.placement;
     for (uint32_t i = 0; i < g->op_count; i++) {
         enum vf_op_kind kind = g->ops[i].kind;
         if (kind == VF_OP_ATTENTION && config->attention_delay) /* through its norm */
@@ -188,7 +188,7 @@ static void find_links(struct canvas *c)
 
 static bool link_is_drawn(const struct canvas *c, const struct view *v, const struct link *l)
 {
-    const struct vf_placement *pl = &c->plan->placement;
+    const struct vf_placement *pl = &c->plan->shape.placement;
     bool message = l->kind == LINK_MESSAGE;
     if ((message ? !v->by_worker : !v->detail) || v->time->start[l->to] < v->low ||
         v->time->finish[l->from] > v->high)
@@ -249,7 +249,7 @@ static void draw_rows(const struct canvas *c, const struct view *v)
         draw_block(c, v, 0, v->top);
         return;
     }
-    for (uint32_t w = 0; w < c->plan->placement.worker_count; w++)
+    for (uint32_t w = 0; w < c->plan->shape.placement.worker_count; w++)
         if (c->block[w] >= 0)
             draw_block(c, v, w, v->top + c->block[w] * block_height(c, v));
 }
@@ -275,9 +275,9 @@ static void draw_name(const struct canvas *c, const struct vf_op *op, double x, 
     bool in_layer = op->layer != VF_LAYER_NONE;
     snprintf(number, sizeof number, " %u", op->step_layer);
     snprintf(name, sizeof name, "%s%s", vf_op_kind_name(op->kind), in_layer ? number : "");
-    if (width < CHAR_WIDTH * (double)strlen(name) && in_layer)
+    if (width < LETTER_WIDTH * (double)strlen(name) && in_layer)
         memmove(name, number + 1, strlen(number));
-    if (width >= CHAR_WIDTH * (double)strlen(name) + 2)
+    if (width >= LETTER_WIDTH * (double)strlen(name) + 2)
         vf_draw_text(c->out, "in", "middle", x + width / 2, y + 4, name);
 }
 
@@ -361,8 +361,8 @@ static void choose_layers(struct canvas *c)
 {
     const struct vf_plan *p = c->plan;
     uint32_t layers = p->program.effective_layers, middle = layers / 2;
-    for (uint32_t i = p->program.op_count; i-- > 0 && p->placement.worker_count > 1;)
-        if (p->program.ops[i].kind == VF_OP_ATTENTION && p->placement.op_worker[i] == 1)
+    for (uint32_t i = p->program.op_count; i-- > 0 && p->shape.placement.worker_count > 1;)
+        if (p->program.ops[i].kind == VF_OP_ATTENTION && p->shape.placement.op_worker[i] == 1)
             middle = p->program.ops[i].step_layer;
     c->layer_count = layers < LAYERS_ENLARGED ? layers : LAYERS_ENLARGED;
     uint32_t before = middle < c->layer_count / 2 ? middle : c->layer_count / 2;
@@ -379,7 +379,7 @@ static bool fits_whole(const struct canvas *c, const struct vf_plan_timeline *ti
     double span = layers_end(p, time) - layer_start(p, time, 0);
     double layer_px = (PLOT_RIGHT - PLOT_LEFT) * span / bytes / p->program.effective_layers;
     return (layer_px >= LAYER_WIDTH_MIN || bytes < ENLARGED_MIN * (high - low)) &&
-           (!by_worker || p->placement.worker_count <= WORKERS_IN_FULL);
+           (!by_worker || p->shape.placement.worker_count <= WORKERS_IN_FULL);
 }
 
 /* One view of a timeline, or the whole of it and a part. */
@@ -491,7 +491,7 @@ enum vf_code vf_plan_draw_svg(const struct vf_plan *plan, FILE *out, struct vf_e
     struct canvas c = {.plan = plan, .out = out};
     char subtitle[640];
     /* at most two of an operation */
-    size_t most = 2 * (size_t)plan->program.op_count + plan->placement.edge_count;
+    size_t most = 2 * (size_t)plan->program.op_count + plan->shape.placement.edge_count;
     c.links = malloc(most * sizeof *c.links);
     if (!c.links)
         return vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for a drawing of %zu links", most);

@@ -74,8 +74,9 @@ enum vf_code vf_plan_print_table(bool as_json, FILE *out, struct vf_err *err)
         struct vf_plan_options options = {.config = rows[i].name,
                                           .config_text = rows[i].config,
                                           .quant = VF_QUANT_Q4,
-                                          .stage_workers = 1,
                                           .bandwidth_gb_s = 1.0};
+        vf_run_settings_init(&options.settings);
+        options.settings.stage_workers = 1;
         struct vf_plan plan;
         code = vf_plan_build(&options, &plan, err);
         if (code != VF_OK)

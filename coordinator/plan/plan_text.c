@@ -106,10 +106,11 @@ static void print_critical_path(const struct vf_plan *p, FILE *out)
 static void print_placement(const struct vf_plan *p, FILE *out)
 {
     char buf[32];
-    const struct vf_placement *pl = &p->placement;
-    fprintf(out, "\nplacement        pipeline, %u stage worker%s, %u I/O worker%s\n",
-            pl->worker_count, pl->worker_count == 1 ? "" : "s", p->options.io_workers,
-            p->options.io_workers == 1 ? "" : "s");
+    const struct vf_placement *pl = &p->shape.placement;
+    fprintf(out, "\nplacement        %s, %u stage worker%s, %u I/O worker%s\n",
+            vf_run_settings_word("placement", (int)p->shape.settings.placement), pl->worker_count,
+            pl->worker_count == 1 ? "" : "s", p->shape.settings.io_workers,
+            p->shape.settings.io_workers == 1 ? "" : "s");
     for (uint32_t w = 0; w < pl->worker_count; w++)
         fprintf(out, "  worker %-2u      %s bytes a token%s\n", w, grouped(p->worker_bytes[w], buf),
                 w == pl->head_worker ? ", head" : "");
@@ -141,7 +142,7 @@ static void print_op(const struct vf_plan *p, uint32_t i, FILE *out)
         snprintf(list + n, sizeof list - n, "%s%s", k ? " " : "",
                  g->values[vf_op_inputs(g, op)[k]].name);
     }
-    fprintf(out, "  %5u %6u  %-9s %5s %15s  %s%s%s", i, p->placement.op_worker[i],
+    fprintf(out, "  %5u %6u  %-9s %5s %15s  %s%s%s", i, p->shape.placement.op_worker[i],
             vf_op_kind_name(op->kind), layer, grouped(p->op_bytes[i], buf), list,
             op->out == VF_VALUE_NONE ? "" : " -> ",
             op->out == VF_VALUE_NONE ? "" : g->values[op->out].name);
@@ -162,10 +163,10 @@ static void print_program(const struct vf_plan *p, FILE *out)
 static void print_edges(const struct vf_plan *p, FILE *out)
 {
     fprintf(out, "\nedges between workers\n");
-    if (!p->placement.edge_count)
+    if (!p->shape.placement.edge_count)
         fprintf(out, "  none\n");
-    for (uint32_t i = 0; i < p->placement.edge_count; i++) {
-        const struct vf_edge *e = &p->placement.edges[i];
+    for (uint32_t i = 0; i < p->shape.placement.edge_count; i++) {
+        const struct vf_edge *e = &p->shape.placement.edges[i];
         fprintf(out,
                 "  %-14s worker %u -> %u, sent after op %u, needed before op %u, %" PRIu64
                 " bytes a token\n",

@@ -53,15 +53,15 @@ static enum vf_code check_options(const struct serve_options *o, struct vf_err *
     if (o->curve_secret && !o->allow && !o->insecure)
         return vf_err_set(err, VF_ERR_USAGE,
                           "--curve-secret needs --allow FILE, or --insecure to let every key in");
-    return vf_run_options_check(&o->run, err);
+    return vf_run_options_check(&o->run, true, err);
 }
 
 static enum vf_code parse_options(int argc, char **argv, struct serve_options *o,
                                   struct vf_err *err)
 {
-    vf_run_options_init(&o->run, BATCH_DEFAULT);
+    vf_run_options_init(&o->run, BATCH_DEFAULT, true);
     o->client_queue = OUTBOX_DEFAULT;
-    struct vf_opt opts[VF_RUN_OPTION_COUNT + OWN_OPTIONS];
+    struct vf_opt opts[VF_RUN_OPTIONS_MAX + OWN_OPTIONS];
     size_t n = vf_run_options_table(&o->run, opts);
     const struct vf_opt own[OWN_OPTIONS] = {
         {"bind", 0, VF_OPT_LIST, &o->bind, "ENDPOINT",
@@ -86,7 +86,7 @@ static enum vf_code parse_options(int argc, char **argv, struct serve_options *o
                                n + OWN_OPTIONS,
                                0,
                                0};
-    enum vf_code code = vf_cli_parse(&cli, argc, argv, NULL, NULL, err);
+    enum vf_code code = vf_run_options_parse(&o->run, &cli, argc, argv, err);
     return code ? code : check_options(o, err);
 }
 
@@ -127,9 +127,8 @@ static enum vf_code open_front(struct server *s, struct vf_err *err)
 
 static enum vf_code start_engine(struct server *s, struct vf_err *err)
 {
-    struct vf_engine_params params;
+    struct vf_engine_params params = vf_run_options_engine(&s->options.run, true, s->signal_fd);
     struct vf_engine *engine;
-    vf_run_options_engine(&s->options.run, true, s->signal_fd, &params);
     enum vf_code code = vf_engine_create(&params, &engine, err);
     if (!code) /* which owns the engine from here on */
         code = vf_scheduler_create(engine, &s->scheduler, err);
@@ -207,6 +206,7 @@ static void say_goodbye(struct server *s, const struct vf_err *err)
 
 static void server_deinit(struct server *s)
 {
+    vf_run_options_deinit(&s->options.run);
     vf_front_close(s->front);
     vf_scheduler_destroy(s->scheduler);
     vf_requests_destroy(s->requests);
@@ -220,8 +220,10 @@ int vf_serve_main(int argc, char **argv)
     struct server s = {.signal_fd = -1};
     struct vf_err err = {0};
     enum vf_code code = parse_options(argc, argv, &s.options, &err);
-    if (code)
+    if (code) {
+        vf_run_options_deinit(&s.options.run);
         return vf_cli_fail(PROGRAM, &err);
+    }
     code = vf_signals_open(&s.signal_fd, &err);
     if (!code)
         code = open_front(&s, &err);

@@ -1,5 +1,6 @@
 /* vflow-io-worker as a program: a coordinator played by the test, a real model file, real sockets.
  */
+#include "common/settings/settings.h"
 #include "io_test.h"
 #include "small_mixture.h"
 
@@ -73,14 +74,16 @@ static void send_to_worker(struct run *r, Vflow__Envelope *m)
     MUST(vf_wire_send(r->router, &r->worker, m, &must_err));
 }
 
-static void send_plan(struct run *r, uint64_t fingerprint, char *io)
+static void send_plan(struct run *r, uint64_t fingerprint, Vflow__Io io)
 {
     Vflow__Plan plan = VFLOW__PLAN__INIT;
     plan.model_path = model_path;
     plan.model_fingerprint = fingerprint;
-    plan.stage_workers = 1;
-    plan.io_workers = 1;
-    plan.io = io;
+    Vflow__RunSettings settings;
+    vf_run_settings_init(&settings);
+    settings.stage_workers = settings.io_workers = 1;
+    settings.io = io;
+    plan.settings = &settings;
     plan.cache_slots = 4;
     Vflow__Envelope m = VFLOW__ENVELOPE__INIT;
     m.body_case = VFLOW__ENVELOPE__BODY_PLAN;
@@ -99,7 +102,7 @@ static void send_shutdown(struct run *r)
 }
 
 /* Up to Ready; tells what the worker said. */
-static void start_worker(struct run *r, char *io, char *ready_io, size_t size)
+static void start_worker(struct run *r, Vflow__Io io, char *ready_io, size_t size)
 {
     r->pid = spawn_worker(r->rd, "0");
     vflow__envelope__free_unpacked(receive(r), NULL);
@@ -144,7 +147,7 @@ static bool all_experts_arrive(struct run *r, struct vf_err *err)
 
 /* ---- tests ---------------------------------------------------------------------------------- */
 
-static void test_life(char *io, const char *want_io, bool no_uring)
+static void test_life(Vflow__Io io, const char *want_io, bool no_uring)
 {
     struct run r = make_run();
     struct vf_err err = {0};
@@ -188,14 +191,15 @@ static void test_sigterm(void)
 {
     struct run r = make_run();
     char io[64];
-    start_worker(&r, (char *)"direct", io, sizeof io);
+    start_worker(&r, VFLOW__IO__IO_DIRECT, io, sizeof io);
     kill(r.pid, SIGTERM);
     ok(wait_status(r.pid) == 0, "SIGTERM ends it with status 0");
     end_run(&r);
 }
 
 /* A plan it can't follow: an error with the reason, and the status of its kind. */
-static void test_bad_plan(uint64_t fingerprint, char *io, enum vf_code want, int want_status)
+static void test_bad_plan(uint64_t fingerprint, Vflow__Io io, enum vf_code want, int want_status,
+                          const char *word)
 {
     struct run r = make_run();
     struct vf_err err = {0};
@@ -206,7 +210,7 @@ static void test_bad_plan(uint64_t fingerprint, char *io, enum vf_code want, int
     bool is_error = m->body_case == VFLOW__ENVELOPE__BODY_ERROR;
     if (is_error)
         vf_wire_error_take(m->error, &err);
-    ok(is_error && err.code == want, "refused: %s", err.text);
+    ok(is_error && err.code == want && strstr(err.text, word), "refused: %s", err.text);
     vflow__envelope__free_unpacked(m, NULL);
     send_shutdown(&r);
     int status = wait_status(r.pid);
@@ -264,7 +268,7 @@ static void test_dead_coordinator(void)
             _exit(127);
         }
         vflow__envelope__free_unpacked(receive(&r), NULL);
-        send_plan(&r, vf_model_file_fingerprint(model), (char *)"direct");
+        send_plan(&r, vf_model_file_fingerprint(model), VFLOW__IO__IO_DIRECT);
         vflow__envelope__free_unpacked(receive(&r), NULL);
         snprintf(io, sizeof io, "%d", (int)r.pid);
         told.worker = r.pid;
@@ -303,12 +307,13 @@ int main(void)
     MUST(write_small_mixture(model_path, &must_err));
     MUST(vf_model_file_open(model_path, &model, &must_err));
     zmq = vf_wire_context_create(NULL);
-    test_life((char *)"direct", "uring direct", false);
-    test_life((char *)"buffered", "uring buffered", false);
-    test_life((char *)"direct", "pread direct", true);
+    test_life(VFLOW__IO__IO_DIRECT, "uring direct", false);
+    test_life(VFLOW__IO__IO_BUFFERED, "uring buffered", false);
+    test_life(VFLOW__IO__IO_DIRECT, "pread direct", true);
     test_sigterm();
-    test_bad_plan(1, (char *)"direct", VF_ERR_CORRUPT, 3);
-    test_bad_plan(vf_model_file_fingerprint(model), (char *)"telepathic", VF_ERR_PROTOCOL, 1);
+    test_bad_plan(1, VFLOW__IO__IO_DIRECT, VF_ERR_CORRUPT, 3, "fingerprint");
+    test_bad_plan(vf_model_file_fingerprint(model), (Vflow__Io)9, VF_ERR_PROTOCOL, 1,
+                  "io: the unknown word number 9 found, allowed: direct, buffered");
     test_command_line();
     test_dead_coordinator();
     vf_wire_context_destroy(zmq);

@@ -128,10 +128,23 @@ static bool check_balance(const struct vf_config *c, const struct vf_program *p,
     return largest == best_split(cost, p->effective_layers, pl->worker_count);
 }
 
+/* From op_worker alone the same placement follows. */
+static bool is_restored(const struct vf_program *p, const struct vf_placement *pl)
+{
+    struct vf_placement copy;
+    struct vf_err err;
+    bool same =
+        vf_placement_from(p, pl->worker_count, pl->op_worker, p->op_count, &copy, &err) == VF_OK &&
+        copy.head_worker == pl->head_worker && copy.edge_count == pl->edge_count &&
+        memcmp(copy.edges, pl->edges, pl->edge_count * sizeof *pl->edges) == 0;
+    vf_placement_deinit(&copy);
+    return same;
+}
+
 static void test_random(void)
 {
     struct rng r = {.state = 77};
-    bool groups = true, edges = true, runs = true, balance = true;
+    bool groups = true, edges = true, runs = true, balance = true, restored = true;
     uint32_t edge_count = 0;
     for (int i = 0; i < MODELS; i++) {
         struct vf_config c;
@@ -142,12 +155,13 @@ static void test_random(void)
         if (vf_program_compile(&c, &p, &err) != VF_OK)
             note("%s", err.text);
         uint32_t workers = 1 + rng_below(&r, p.effective_layers);
-        if (vf_placement_pipeline(&c, &p, workers, &pl, &err) != VF_OK)
+        if (vf_placement_make(VF_PLACEMENT_PIPELINE, &c, &p, workers, &pl, &err) != VF_OK)
             note("%s", err.text);
         groups &= check_groups(&p, &pl);
         edges &= check_edges(&p, &pl);
         runs &= runs_to_the_end(&p, &pl);
         balance &= check_balance(&c, &p, &pl);
+        restored &= is_restored(&p, &pl);
         edge_count += pl.edge_count;
         vf_placement_deinit(&pl);
         vf_program_deinit(&p);
@@ -157,6 +171,7 @@ static void test_random(void)
     ok(groups, "groups are contiguous, in order, none empty");
     ok(edges && edge_count > MODELS, "exactly one edge per value and reading worker");
     ok(runs, "workers that wait for each other's values all reach the end");
+    ok(restored, "another process makes the same of the assignment");
     ok(balance, "no split of the layers has a smaller largest group");
 }
 
@@ -171,16 +186,20 @@ static void test_refused(void)
                &c);
     if (vf_program_compile(&c, &p, &err) != VF_OK)
         note("%s", err.text);
-    ok(vf_placement_pipeline(&c, &p, 0, &pl, &err) == VF_ERR_USAGE, "%s", err.text);
-    ok(vf_placement_pipeline(&c, &p, 65, &pl, &err) == VF_ERR_USAGE && strstr(err.text, "64"), "%s",
+    ok(vf_placement_make(VF_PLACEMENT_PIPELINE, &c, &p, 0, &pl, &err) == VF_ERR_USAGE, "%s",
        err.text);
-    ok(vf_placement_pipeline(&c, &p, 64, &pl, &err) == VF_OK, "64 workers for 100 layers");
+    ok(vf_placement_make(VF_PLACEMENT_PIPELINE, &c, &p, 65, &pl, &err) == VF_ERR_USAGE &&
+           strstr(err.text, "64"),
+       "%s", err.text);
+    ok(vf_placement_make(VF_PLACEMENT_PIPELINE, &c, &p, 64, &pl, &err) == VF_OK,
+       "64 workers for 100 layers");
     vf_placement_deinit(&pl);
     vf_program_deinit(&p);
     c.layer_count = 3;
     if (vf_program_compile(&c, &p, &err) != VF_OK)
         note("%s", err.text);
-    ok(vf_placement_pipeline(&c, &p, 4, &pl, &err) == VF_ERR_USAGE && strstr(err.text, "1 to 3"),
+    ok(vf_placement_make(VF_PLACEMENT_PIPELINE, &c, &p, 4, &pl, &err) == VF_ERR_USAGE &&
+           strstr(err.text, "1 to 3"),
        "%s", err.text);
     vf_program_deinit(&p);
     vf_placement_deinit(NULL);
@@ -199,7 +218,7 @@ static void test_what_travels(void)
                "\"moe_intermediate_size\":256,\"vocab_size\":50}",
                &c);
     if (vf_program_compile(&c, &p, &err) != VF_OK ||
-        vf_placement_pipeline(&c, &p, 2, &pl, &err) != VF_OK)
+        vf_placement_make(VF_PLACEMENT_PIPELINE, &c, &p, 2, &pl, &err) != VF_OK)
         note("%s", err.text);
     char text[200] = "";
     bool late = true;
@@ -262,7 +281,7 @@ static void test_weight_bytes(void)
 
 int main(void)
 {
-    plan(4 + 4 + 2 + 1);
+    plan(5 + 4 + 2 + 1);
     test_random();
     test_refused();
     test_what_travels();

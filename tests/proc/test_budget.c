@@ -10,14 +10,13 @@
 #define MIB ((uint64_t)1 << 20)
 #define GIB ((uint64_t)1 << 30)
 
-static struct vf_engine_params params(void)
+static Vflow__RunSettings params(void)
 {
-    return (struct vf_engine_params){.kv = "f16",
-                                     .weights = "mmap",
-                                     .overlap = "staged",
-                                     .sequences = 1,
-                                     .prefill_chunk = 256,
-                                     .queue_depth = 32};
+    Vflow__RunSettings s;
+    vf_run_settings_init(&s);
+    s.kv = VFLOW__KV__KV_F16;
+    s.io_depth = 32;
+    return s;
 }
 
 /* A model with a program and a placement of its own, freed by drop. */
@@ -44,7 +43,8 @@ static void make(struct model *out, uint32_t experts, uint32_t workers)
     if (vf_json_parse(text, strlen(text), "test", &obj, &err) ||
         vf_config_parse(obj, "test", &out->config, &err) ||
         vf_program_compile(&out->config, &out->program, &err) ||
-        vf_placement_pipeline(&out->config, &out->program, workers, &out->placement, &err) ||
+        vf_placement_make(VF_PLACEMENT_PIPELINE, &out->config, &out->program, workers,
+                          &out->placement, &err) ||
         vf_budget_model_from_config(&out->config, VF_QUANT_Q4, &out->program, &out->placement,
                                     &out->m, &err)) {
         printf("Bail out! %s\n", err.text);
@@ -67,22 +67,28 @@ static struct vf_budget_machine machine(uint64_t memory, uint64_t shm)
     return (struct vf_budget_machine){memory, shm, 4};
 }
 
-static struct vf_budget decide(struct vf_engine_params p, const struct model *m,
-                               struct vf_budget_machine where)
+static struct vf_budget decide_for(Vflow__RunSettings p, bool scores, const struct model *m,
+                                   struct vf_budget_machine where)
 {
     struct vf_budget b = {0};
     struct vf_err err;
-    if (vf_budget_decide(&p, &m->m, &where, &b, &err) != VF_OK)
+    if (vf_budget_decide(&p, scores, &m->m, &where, &b, &err) != VF_OK)
         note("%s", err.text);
     return b;
 }
 
-static enum vf_code refuse(struct vf_engine_params p, const struct model *m,
+static struct vf_budget decide(Vflow__RunSettings p, const struct model *m,
+                               struct vf_budget_machine where)
+{
+    return decide_for(p, false, m, where);
+}
+
+static enum vf_code refuse(Vflow__RunSettings p, const struct model *m,
                            struct vf_budget_machine where, const char *word)
 {
     struct vf_budget b;
     struct vf_err err = {0};
-    enum vf_code code = vf_budget_decide(&p, &m->m, &where, &b, &err);
+    enum vf_code code = vf_budget_decide(&p, false, &m->m, &where, &b, &err);
     if (code == VF_OK || !strstr(err.text, word)) {
         note("found: %s", err.text);
         return VF_OK;
@@ -92,56 +98,55 @@ static enum vf_code refuse(struct vf_engine_params p, const struct model *m,
 
 static void test_context(struct model *m)
 {
-    struct vf_engine_params p = params();
+    Vflow__RunSettings p = params();
     ok(decide(p, m, large).context == 4096, "the default context is 4096");
     m->config.context_max = 512;
     ok(decide(p, m, large).context == 512, "or the model's, if that is smaller");
-    p.context = 512;
+    p.ctx = 512;
     ok(decide(p, m, large).context == 512, "a context as large as the model's is taken");
-    p.context = 513;
+    p.ctx = 513;
     ok(refuse(p, m, large, "513") == VF_ERR_USAGE, "a larger one is refused");
     m->config.context_max = 1 << 24;
-    p.context = 1 << 24;
-    p.sequences = 64;
+    p.ctx = 1 << 24;
+    p.batch = 64;
     ok(refuse(p, m, large, "--ctx") == VF_ERR_LIMIT, "KV caches beyond this memory are refused");
-    p.sequences = 1024;
+    p.batch = 1024;
     ok(refuse(p, m, large, "--ctx") == VF_ERR_LIMIT, "and those beyond any");
     m->config.context_max = 32768;
 }
 
 static void test_step(struct model *m)
 {
-    struct vf_engine_params p = params();
+    Vflow__RunSettings p = params();
     struct vf_config *c = &m->config;
     struct vf_budget b = decide(p, m, large);
     ok(b.chunk == 256 && b.columns_max == 256 && b.rows_max == 1,
        "a generation: a chunk of 256 columns, one row");
-    p.scores = true;
     c->vocab_size = 512;
-    ok(decide(p, m, large).rows_max == 256, "scoring: a row for every column");
+    ok(decide_for(p, true, m, large).rows_max == 256, "scoring: a row for every column");
     c->vocab_size = 200000;
-    b = decide(p, m, large);
+    b = decide_for(p, true, m, large);
     ok(b.rows_max == 83 && b.logits_bytes == (uint64_t)2 * 83 * 200000 * 4,
        "of a large vocabulary as many as 64 MiB hold");
     c->vocab_size = 100u << 20;
-    ok(decide(p, m, large).rows_max == 1, "but always one");
+    ok(decide_for(p, true, m, large).rows_max == 1, "but always one");
     c->vocab_size = 50000;
-    ok(decide(p, m, machine(64 * GIB, 64 * MIB)).rows_max == 41,
+    ok(decide_for(p, true, m, machine(64 * GIB, 64 * MIB)).rows_max == 41,
        "a small /dev/shm keeps seven eighths");
     p.prefill_chunk = 1;
-    p.sequences = 8;
+    p.batch = 8;
     c->flow_count = 3;
-    b = decide(p, m, large);
+    b = decide_for(p, true, m, large);
     ok(b.chunk == 1 && b.columns_max == 24, "eight sequences of three flows need 24 columns");
     c->flow_count = 1;
     p.prefill_chunk = 4096;
-    p.context = 100;
-    ok(decide(p, m, large).chunk == 100, "a chunk isn't longer than the context");
+    p.ctx = 100;
+    ok(decide_for(p, true, m, large).chunk == 100, "a chunk isn't longer than the context");
 }
 
 static void test_experts(struct model *m)
 {
-    struct vf_engine_params p = params();
+    Vflow__RunSettings p = params();
     const uint64_t record = m->m.record_bytes, all = 1024 * record;
     note("an expert has %llu bytes", (unsigned long long)record);
     ok(!decide(p, m, large).stream, "experts that fit are resident");
@@ -155,44 +160,44 @@ static void test_experts(struct model *m)
     ok(b.stream && b.memory.shm_bytes <= 256 * MIB && b.memory.shm_bytes + 8 * MIB > 256 * MIB &&
            b.memory.shm_limits,
        "and through no more than /dev/shm has, which is told");
-    p.memory_bytes = GIB;
+    p.memory = GIB;
     b = decide(p, m, large);
     ok(b.stream && b.memory.allowed == GIB && b.memory.need <= GIB &&
            b.memory.need + 2 * record > GIB,
        "--memory decides on any machine");
-    p.memory_bytes = 0;
-    p.experts = VF_EXPERTS_STREAM;
+    p.memory = 0;
+    p.experts = VFLOW__EXPERTS__EXPERTS_STREAM;
     ok(decide(p, m, large).cache_slots == 1024, "stream is obeyed, with a slot for every expert");
-    p.expert_cache_bytes = 25 * record + 1;
+    p.expert_cache = 25 * record + 1;
     ok(decide(p, m, large).cache_slots == 25, "a cache has whole slots");
-    p.expert_cache_bytes = record;
+    p.expert_cache = record;
     ok(decide(p, m, large).cache_slots == 1, "one is enough");
-    p.expert_cache_bytes = record - 1;
+    p.expert_cache = record - 1;
     ok(refuse(p, m, large, "one expert") == VF_ERR_USAGE, "less than one is refused");
-    p.experts = VF_EXPERTS_AUTO;
-    p.expert_cache_bytes = all;
+    p.experts = VFLOW__EXPERTS__EXPERTS_AUTO;
+    p.expert_cache = all;
     ok(!decide(p, m, large).stream, "a cache for every expert: simply resident");
-    p.expert_cache_bytes = all - 1;
+    p.expert_cache = all - 1;
     ok(decide(p, m, large).cache_slots == 1023, "a smaller one streams, though all would fit");
 }
 
 static void test_refusals(struct model *m)
 {
-    struct vf_engine_params p = params();
+    Vflow__RunSettings p = params();
     ok(refuse(p, m, machine(400 * MIB, 8 * GIB), "8 experts at a time") == VF_ERR_LIMIT,
        "a machine that can't hold one layer's experts");
-    p.memory_bytes = 400 * MIB;
+    p.memory = 400 * MIB;
     ok(refuse(p, m, large, "--memory allows 400.0 MiB: raise it") == VF_ERR_USAGE,
        "a --memory that can't");
-    p.expert_cache_bytes = GIB;
+    p.expert_cache = GIB;
     ok(refuse(p, m, large, "lower --expert-cache") == VF_ERR_USAGE,
        "a cache that is too large for it");
     p = params();
-    p.experts = VF_EXPERTS_RESIDENT;
+    p.experts = VFLOW__EXPERTS__EXPERTS_RESIDENT;
     ok(refuse(p, m, machine(2 * GIB, 8 * GIB), "--experts stream") == VF_ERR_LIMIT,
        "resident experts that don't fit");
     p = params();
-    p.experts = VF_EXPERTS_STREAM;
+    p.experts = VFLOW__EXPERTS__EXPERTS_STREAM;
     ok(refuse(p, m, machine(64 * GIB, 16 * MIB), "remount,size=") == VF_ERR_LIMIT,
        "a /dev/shm that can't hold one layer's experts");
     p.io_workers = 33;
@@ -202,7 +207,7 @@ static void test_refusals(struct model *m)
 /* The sum of the items, and what each of them depends on. */
 static void test_items(struct model *m, struct model *dense)
 {
-    struct vf_engine_params p = params();
+    Vflow__RunSettings p = params();
     struct vf_budget b = decide(p, m, large), more;
     uint64_t sum = 0;
     for (int i = 0; i < VF_MEMORY_ITEM_COUNT; i++)
@@ -211,12 +216,12 @@ static void test_items(struct model *m, struct model *dense)
     ok(b.memory.bytes[VF_MEMORY_KV] == (uint64_t)16 * 2 * 8 * 128 * 2 * 4096,
        "keys and values of 4096 positions in f16");
     ok(b.memory.bytes[VF_MEMORY_EXPERTS] == 1024 * m->m.record_bytes, "every expert is counted");
-    p.sequences = 4;
-    p.kv = "f32";
+    p.batch = 4;
+    p.kv = VFLOW__KV__KV_F32;
     ok(decide(p, m, large).memory.bytes[VF_MEMORY_KV] == 8 * b.memory.bytes[VF_MEMORY_KV],
        "four sequences in f32 take eight times that");
     p = params();
-    p.weights = "huge";
+    p.weights = VFLOW__WEIGHTS__WEIGHTS_HUGE;
     more = decide(p, m, large);
     ok(more.memory.bytes[VF_MEMORY_WEIGHTS] >= b.memory.bytes[VF_MEMORY_WEIGHTS],
        "copies take at least as much as what is mapped");
@@ -229,7 +234,7 @@ static void test_items(struct model *m, struct model *dense)
     b = decide(p, dense, large);
     ok(!b.stream && b.memory.bytes[VF_MEMORY_EXPERTS] == 0 && b.io_workers == 0,
        "a model without experts streams nothing");
-    p.memory_bytes = 64 * MIB;
+    p.memory = 64 * MIB;
     ok(refuse(p, dense, large, "for weights, ") == VF_ERR_USAGE, "but may be refused");
 }
 
@@ -238,7 +243,7 @@ static void test_workers(struct model *one)
 {
     struct model four;
     make(&four, 64, 4);
-    struct vf_engine_params p = params();
+    Vflow__RunSettings p = params();
     struct vf_budget a = decide(p, one, large), b = decide(p, &four, large);
     ok(a.memory.bytes[VF_MEMORY_WEIGHTS] == b.memory.bytes[VF_MEMORY_WEIGHTS],
        "four workers map the same weights");

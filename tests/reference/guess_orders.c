@@ -106,7 +106,7 @@ static enum vf_code open_model(struct model *m, const char *path, struct vf_err 
     const struct vf_config *config = vf_model_file_config(m->file);
     code = vf_program_compile(config, &m->program, err);
     if (code == VF_OK)
-        code = vf_placement_pipeline(config, &m->program, 1, &m->placement, err);
+        code = vf_placement_make(VF_PLACEMENT_PIPELINE, config, &m->program, 1, &m->placement, err);
     if (code == VF_OK)
         code = vf_kernels_get(VF_KERNEL_SCALAR, &m->kernels, err);
     if (code == VF_OK)

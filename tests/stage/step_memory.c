@@ -238,7 +238,8 @@ static void check_model(const char *path)
         FAULT("%s", err.text);
     uint32_t layers = m.program.effective_layers, placements = 0;
     for (uint32_t workers = 1; !faults && workers <= layers; workers++, placements++) {
-        if (vf_placement_pipeline(m.config, &m.program, workers, &m.placement, &err) != VF_OK)
+        if (vf_placement_make(VF_PLACEMENT_PIPELINE, m.config, &m.program, workers, &m.placement,
+                              &err) != VF_OK)
             FAULT("%s", err.text);
         for (uint32_t w = 0; !faults && w < workers; w++) {
             check_count(&m, w);

@@ -207,7 +207,7 @@ int main(void)
     const struct vf_config *config = vf_model_file_config(file);
     vocabulary = config->vocab_size;
     MUST(vf_program_compile(config, &program, &must_err));
-    MUST(vf_placement_pipeline(config, &program, 1, &placement, &must_err));
+    MUST(vf_placement_make(VF_PLACEMENT_PIPELINE, config, &program, 1, &placement, &must_err));
     struct fronts_source s = {
         .base = {&fronts_ops}, .file = file, .layout = vf_model_file_expert_layout(file)};
     for (uint32_t e = 0; e < EXPERTS; e++) {
