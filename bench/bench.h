@@ -12,23 +12,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Subcommands; argv[0] is the subcommand. Each returns the exit status. */
-int bench_make_model(int argc, char **argv);
-int bench_ceiling(int argc, char **argv);
-int bench_matvec(int argc, char **argv);
-int bench_layout(int argc, char **argv);
-int bench_layout_pass(int argc, char **argv); /* hidden: what layout runs under cachegrind */
-int bench_fused(int argc, char **argv);
-int bench_prefetch(int argc, char **argv);
-int bench_hop(int argc, char **argv);
-int bench_decode(int argc, char **argv);
-int bench_flows(int argc, char **argv);
-int bench_formats(int argc, char **argv);
-int bench_workers(int argc, char **argv);
-int bench_drive(int argc, char **argv);
-int bench_overlap(int argc, char **argv);
-int bench_record(int argc, char **argv);
-int bench_replay(int argc, char **argv);
+/* The commands (command.h). */
+struct bench_command;
+extern const struct bench_command bench_make_model, bench_ceiling, bench_matvec, bench_layout,
+    bench_layout_pass, bench_fused, bench_prefetch, bench_hop, bench_decode, bench_flows,
+    bench_formats, bench_workers, bench_drive, bench_overlap, bench_record, bench_replay;
 
 /* Named geometries for make-model. NULL-terminated. */
 struct bench_geometry {

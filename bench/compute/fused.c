@@ -1,6 +1,8 @@
 /* Projections of one activation in one parallel region against one region each: gate, up and the
  * activation function behind them, and query, key and value.
  */
+#include "bench/bench.h"
+#include "bench/command.h"
 #include "bench/compute/rig.h"
 
 #include "common/base/util.h"
@@ -14,7 +16,6 @@ struct fused_options {
     uint32_t threads;
     int tier;
     double seconds; /* of a figure */
-    struct bench_output output;
 };
 
 /* Matrices over the same input; `gated`: the first two are gate and up. */
@@ -183,13 +184,13 @@ static void measure_projection(const struct rig *rig, const struct vf_kernels *k
                       speedup.low, speedup.high);
 }
 
-static enum vf_code measure(const struct fused_options *o, struct vf_err *err)
+static enum vf_code measure(void *options, struct bench_report *r, struct vf_err *err)
 {
+    const struct fused_options *o = options;
     static const uint32_t column_counts[] = {1, 4};
     const struct vf_kernels *k;
     struct rig rig = {0};
     struct rig_arm *arms = calloc(2, sizeof *arms);
-    struct bench_report *r = bench_report_begin("fused");
     /* Gate and up of the largest pair. */
     uint64_t bytes = 2 * vf_matrix_bytes(VF_QUANT_Q4, RIG_ROWS_MAX, 8192);
     enum vf_code code = arms ? vf_kernels_get((enum vf_kernel_tier)o->tier, &k, err)
@@ -216,45 +217,18 @@ static enum vf_code measure(const struct fused_options *o, struct vf_err *err)
     }
     rig_close(&rig);
     free(arms);
-    return bench_report_end(r, &o->output, code, err);
+    return code;
 }
 
-int bench_fused(int argc, char **argv)
-{
-    int64_t threads = 1;
-    struct fused_options o = {.seconds = 0.6};
-    const struct vf_opt opts[] = {
-        {.name = "threads",
-         .type = VF_OPT_INT,
-         .value = &threads,
-         .metavar = "N",
-         .min = 1,
-         .max = 64,
-         .help = "compute threads (1)"},
-        {.name = "kernel",
-         .type = VF_OPT_CHOICE,
-         .value = &o.tier,
-         .choices = vf_kernel_tier_words,
-         .help = "instruction set (auto)"},
-        {.name = "seconds",
-         .type = VF_OPT_FLOAT,
-         .value = &o.seconds,
-         .metavar = "S",
-         .min = 0.001,
-         .max = 3600,
-         .help = "of each figure (0.6)"},
-        BENCH_OUTPUT_OPTS(o.output),
-    };
-    const struct vf_cli cli = {.program = "vflow-bench fused",
-                               .usage = "[options]",
-                               .summary = "Gate and up, and query, key and value: one parallel "
-                                          "region against one each.",
-                               .opts = opts,
-                               .opt_count = VF_ARRAY_LEN(opts)};
-    struct vf_err err = {0};
-    enum vf_code code = vf_cli_parse(&cli, argc, argv, NULL, NULL, &err);
-    o.threads = (uint32_t)threads;
-    if (code == VF_OK)
-        code = measure(&o, &err);
-    return code == VF_OK ? 0 : vf_cli_fail(cli.program, &err);
-}
+static const struct fused_options defaults = {.threads = 1, .seconds = 0.6};
+static const struct bench_option options[] = {
+    BENCH_THREADS(struct fused_options, 64, "compute threads (1)"),
+    BENCH_KERNEL(struct fused_options),
+    BENCH_SECONDS(struct fused_options, "of each figure (0.6)"),
+};
+const struct bench_command bench_fused = {
+    .name = "fused",
+    .what = "projections in one parallel region against one each",
+    .summary = "Gate and up, and query, key and value: one parallel region against one each.",
+    BENCH_OPTIONS(options, defaults),
+    .run = measure};

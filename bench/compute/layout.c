@@ -7,6 +7,8 @@
  * KiB (dense-down) or 32 KiB; int8 ones are a quarter of it, so there is less to lose.
  */
 #include "bench/compute/layout.h"
+#include "bench/bench.h"
+#include "bench/command.h"
 
 #include "bench/compute/rowmajor.h"
 #include "common/base/log.h"
@@ -25,7 +27,6 @@ struct layout_options {
     uint32_t threads, rows;
     bool no_misses, no_clock;
     double seconds;
-    struct bench_output output;
 };
 
 enum vf_code layout_kernels(const struct vf_kernels **avx2, struct vf_err *err)
@@ -272,10 +273,15 @@ static enum vf_code time_shapes(struct run *run, struct bench_report *r, struct 
     return code;
 }
 
-static enum vf_code measure(const struct layout_options *o, struct vf_err *err)
+static enum vf_code measure(void *options, struct bench_report *r, struct vf_err *err)
 {
+    const struct layout_options *o = options;
+    if (o->rows % VF_TILE_ROWS)
+        return vf_err_set(err, VF_ERR_USAGE, "--rows: %u found, allowed are multiples of %u",
+                          o->rows, VF_TILE_ROWS);
+    if (o->no_misses && o->no_clock)
+        return vf_err_set(err, VF_ERR_USAGE, "--no-misses and --no-clock leave nothing to do");
     struct run *run = calloc(1, sizeof *run);
-    struct bench_report *r = bench_report_begin("layout");
     enum vf_code code = run ? layout_kernels(&run->avx2, err)
                             : vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for the samples");
     bench_report_fact_text(r, "kernel", "avx2");
@@ -289,59 +295,25 @@ static enum vf_code measure(const struct layout_options *o, struct vf_err *err)
         rig_close(&run->rig);
     }
     free(run);
-    return bench_report_end(r, &o->output, code, err);
+    return code;
 }
 
-int bench_layout(int argc, char **argv)
-{
-    int64_t threads = 1, rows = 512;
-    struct layout_options o = {.seconds = 2};
-    const struct vf_opt opts[] = {
-        {.name = "threads",
-         .type = VF_OPT_INT,
-         .value = &threads,
-         .metavar = "N",
-         .min = 1,
-         .max = 64,
-         .help = "of the wall clock (1)"},
-        {.name = "seconds",
-         .type = VF_OPT_FLOAT,
-         .value = &o.seconds,
-         .metavar = "S",
-         .min = 0.001,
-         .max = 3600,
-         .help = "of wall clock for each shape and activation precision (2)"},
-        {.name = "rows",
-         .type = VF_OPT_INT,
-         .value = &rows,
-         .metavar = "N",
-         .min = VF_TILE_ROWS,
-         .max = RIG_ROWS_MAX,
-         .help = "of a matrix run under cachegrind, the count is scaled to all (512)"},
-        {.name = "no-misses",
-         .type = VF_OPT_FLAG,
-         .value = &o.no_misses,
-         .help = "wall clock alone, without valgrind"},
-        {.name = "no-clock", .type = VF_OPT_FLAG, .value = &o.no_clock, .help = "misses alone"},
-        BENCH_OUTPUT_OPTS(o.output),
-    };
-    const struct vf_cli cli = {.program = "vflow-bench layout",
-                               .usage = "[options]",
-                               .summary =
-                                   "Tiled against row-major weights: simulated L1 misses and "
-                                   "wall clock.",
-                               .opts = opts,
-                               .opt_count = VF_ARRAY_LEN(opts)};
-    struct vf_err err = {0};
-    enum vf_code code = vf_cli_parse(&cli, argc, argv, NULL, NULL, &err);
-    o.threads = (uint32_t)threads;
-    o.rows = (uint32_t)rows;
-    if (code == VF_OK && o.rows % VF_TILE_ROWS)
-        code = vf_err_set(&err, VF_ERR_USAGE, "--rows: %u found, allowed are multiples of %u",
-                          o.rows, VF_TILE_ROWS);
-    if (code == VF_OK && o.no_misses && o.no_clock)
-        code = vf_err_set(&err, VF_ERR_USAGE, "--no-misses and --no-clock leave nothing to do");
-    if (code == VF_OK)
-        code = measure(&o, &err);
-    return code == VF_OK ? 0 : vf_cli_fail(cli.program, &err);
-}
+static const struct layout_options defaults = {.threads = 1, .rows = 512, .seconds = 2};
+static const struct bench_option options[] = {
+    BENCH_THREADS(struct layout_options, 64, "of the wall clock (1)"),
+    BENCH_SECONDS(struct layout_options,
+                  "of wall clock for each shape and activation precision (2)"),
+    BENCH_OPTION(struct layout_options, rows, .name = "rows", .type = VF_OPT_INT, .metavar = "N",
+                 .min = VF_TILE_ROWS, .max = RIG_ROWS_MAX,
+                 .help = "of a matrix run under cachegrind, the count is scaled to all (512)"),
+    BENCH_OPTION(struct layout_options, no_misses, .name = "no-misses", .type = VF_OPT_FLAG,
+                 .help = "wall clock alone, without valgrind"),
+    BENCH_OPTION(struct layout_options, no_clock, .name = "no-clock", .type = VF_OPT_FLAG,
+                 .help = "misses alone"),
+};
+const struct bench_command bench_layout = {
+    .name = "layout",
+    .what = "tiled against row-major weights: L1 misses and wall clock",
+    .summary = "Tiled against row-major weights: simulated L1 misses and wall clock.",
+    BENCH_OPTIONS(options, defaults),
+    .run = measure};

@@ -2,6 +2,8 @@
  * and once without, and takes the difference. The cache is simulated, so the count is the same on
  * every machine; prefetches, by software or hardware, count for nothing in it.
  */
+#include "bench/bench.h"
+#include "bench/command.h"
 #include "bench/compute/layout.h"
 
 #include "common/base/util.h"
@@ -23,13 +25,17 @@ extern char **environ;
 struct pass_options {
     int walk;
     bool q8;
-    int64_t rows, cols, products;
+    uint32_t rows, cols, products;
 };
 
-static enum vf_code run_products(const struct pass_options *o, struct vf_err *err)
+static enum vf_code run_products(void *options, struct bench_report *r, struct vf_err *err)
 {
+    (void)r;
+    const struct pass_options *o = options;
+    if (o->rows % VF_TILE_ROWS || o->cols % VF_TILE_COLS)
+        return vf_err_set(err, VF_ERR_USAGE, "--rows and --cols: whole tiles are allowed");
     const struct vf_kernels *avx2;
-    uint32_t rows = (uint32_t)o->rows, cols = (uint32_t)o->cols;
+    uint32_t rows = o->rows, cols = o->cols;
     uint64_t bytes = vf_matrix_bytes(VF_QUANT_Q4, rows, cols);
     uint8_t *weights = rig_memory(bytes), *q = rig_memory(cols);
     float *x = rig_memory(cols * 4ull), *scale = rig_memory(cols), *y = rig_memory(rows * 4ull);
@@ -41,7 +47,7 @@ static enum vf_code run_products(const struct pass_options *o, struct vf_err *er
         memset(weights, 0x24, bytes); /* small scales, any nibbles; both walks read these bytes */
         struct layout_weights w = {weights, weights, rows, cols};
         struct vf_acts acts = {x, (int8_t *)q, scale, sum, 1, cols, cols};
-        for (int64_t i = 0; i < o->products; i++)
+        for (uint32_t i = 0; i < o->products; i++)
             layout_multiply((enum layout_walk)o->walk, o->q8, avx2, &w, &acts, 0, rows, y);
     }
     rig_memory_free(weights, bytes);
@@ -53,29 +59,24 @@ static enum vf_code run_products(const struct pass_options *o, struct vf_err *er
     return code;
 }
 
-int bench_layout_pass(int argc, char **argv)
-{
-    struct pass_options o = {.products = 1};
-    const struct vf_opt opts[] = {
-        {.name = "walk", .type = VF_OPT_CHOICE, .value = &o.walk, .choices = layout_walk_words},
-        {.name = "q8", .type = VF_OPT_FLAG, .value = &o.q8},
-        {.name = "rows", .type = VF_OPT_INT, .value = &o.rows, .min = 128, .max = RIG_ROWS_MAX},
-        {.name = "cols", .type = VF_OPT_INT, .value = &o.cols, .min = 256, .max = RIG_COLS_MAX},
-        {.name = "products", .type = VF_OPT_INT, .value = &o.products, .min = 0, .max = 100},
-    };
-    const struct vf_cli cli = {.program = "vflow-bench layout-pass",
-                               .usage = "[options]",
-                               .summary = "What layout runs under cachegrind.",
-                               .opts = opts,
-                               .opt_count = VF_ARRAY_LEN(opts)};
-    struct vf_err err = {0};
-    enum vf_code code = vf_cli_parse(&cli, argc, argv, NULL, NULL, &err);
-    if (code == VF_OK && (o.rows % VF_TILE_ROWS || o.cols % VF_TILE_COLS))
-        code = vf_err_set(&err, VF_ERR_USAGE, "--rows and --cols: whole tiles are allowed");
-    if (code == VF_OK)
-        code = run_products(&o, &err);
-    return code == VF_OK ? 0 : vf_cli_fail(cli.program, &err);
-}
+static const struct pass_options defaults = {.products = 1};
+static const struct bench_option options[] = {
+    BENCH_OPTION(struct pass_options, walk, .name = "walk", .type = VF_OPT_CHOICE,
+                 .choices = layout_walk_words),
+    BENCH_OPTION(struct pass_options, q8, .name = "q8", .type = VF_OPT_FLAG),
+    BENCH_OPTION(struct pass_options, rows, .name = "rows", .type = VF_OPT_INT, .min = 128,
+                 .max = RIG_ROWS_MAX),
+    BENCH_OPTION(struct pass_options, cols, .name = "cols", .type = VF_OPT_INT, .min = 256,
+                 .max = RIG_COLS_MAX),
+    BENCH_OPTION(struct pass_options, products, .name = "products", .type = VF_OPT_INT, .min = 0,
+                 .max = 100),
+};
+const struct bench_command bench_layout_pass = {.name = "layout-pass",
+                                                .what = NULL,
+                                                .summary = "What layout runs under cachegrind.",
+                                                BENCH_OPTIONS(options, defaults),
+                                                .plain = true,
+                                                .run = run_products};
 
 /* ---- outside ------------------------------------------------------------------------------ */
 

@@ -1,6 +1,8 @@
 /* Each kernel and shape as a share of the plain read beside it, with one column (decode) and more
  * (batches, flows, prefill), where the multiply-adds a second say more.
  */
+#include "bench/bench.h"
+#include "bench/command.h"
 #include "bench/compute/rig.h"
 
 #include "common/base/log.h"
@@ -14,16 +16,17 @@ static const uint32_t column_counts[] = {1, 2, 4, 32};
 struct matvec_options {
     uint32_t threads;
     int tier, quant; /* quant: index of quant_words */
-    bool f32;
+    int activations; /* index of activation_words */
     const char *shape;
     double seconds; /* of a figure */
-    struct bench_output output;
 };
 
 static const char *const quant_words[] = {"f32", "f16", "q8", "q4", "all", NULL};
 #define QUANT_ALL VF_QUANT_COUNT
 static const char *const tier_words[] = {"auto", "scalar", "avx2", "avx512", "vnni", "all", NULL};
-#define TIER_ALL VF_KERNEL_TIER_COUNT
+static const char *const activation_words[] = {"q8", "f32", NULL};
+#define ACTIVATIONS_F32 1
+#define TIER_ALL        VF_KERNEL_TIER_COUNT
 
 static const struct bench_column columns[] = {
     {"kernel", "kernel", BENCH_TEXT},
@@ -52,7 +55,8 @@ struct run {
 static void measure_figure(struct run *run, const struct vf_kernels *k, enum vf_quant quant,
                            const struct rig_named_shape *shape, uint32_t n_col)
 {
-    bool q8 = !run->o->f32 && (quant == VF_QUANT_Q4 || quant == VF_QUANT_Q8);
+    bool q8 =
+        run->o->activations != ACTIVATIONS_F32 && (quant == VF_QUANT_Q4 || quant == VF_QUANT_Q8);
     struct rig_slots slots =
         rig_slots(shape->rows, shape->cols, quant, run->rig.bytes, run->o->threads);
     struct rig_read read = {&run->rig, &slots, 0};
@@ -111,14 +115,15 @@ static enum vf_code measure_tier(struct run *run, enum vf_kernel_tier tier, stru
     return VF_OK;
 }
 
-static enum vf_code measure(const struct matvec_options *o, struct vf_err *err)
+static enum vf_code measure(void *options, struct bench_report *r, struct vf_err *err)
 {
+    const struct matvec_options *o = options;
     struct run *run = calloc(1, sizeof *run);
     const struct rig_named_shape *shape;
     if (!run)
         return vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for the samples");
     run->o = o;
-    run->report = bench_report_begin("matvec");
+    run->report = r;
     enum vf_code code = o->shape ? rig_shape_find(o->shape, &shape, err) : VF_OK;
     /* f32 matrices of the largest shape take 1 GiB: one has to fit. */
     uint64_t largest = 0;
@@ -152,65 +157,27 @@ static enum vf_code measure(const struct matvec_options *o, struct vf_err *err)
     for (int tier = first; code == VF_OK && tier <= last; tier++)
         code = measure_tier(run, (enum vf_kernel_tier)tier, err);
     rig_close(&run->rig);
-    code = bench_report_end(run->report, &o->output, code, err);
     free(run);
     return code;
 }
 
-int bench_matvec(int argc, char **argv)
-{
-    int64_t threads = 1;
-    int activations = 0;
-    static const char *const activation_words[] = {"q8", "f32", NULL};
-    struct matvec_options o = {.quant = VF_QUANT_Q4, .seconds = 0.4};
-    const struct vf_opt opts[] = {
-        {.name = "threads",
-         .type = VF_OPT_INT,
-         .value = &threads,
-         .metavar = "N",
-         .min = 1,
-         .max = 64,
-         .help = "compute threads (1)"},
-        {.name = "kernel",
-         .type = VF_OPT_CHOICE,
-         .value = &o.tier,
-         .choices = tier_words,
-         .help = "instruction set, or all that this CPU has (auto)"},
-        {.name = "quant",
-         .type = VF_OPT_CHOICE,
-         .value = &o.quant,
-         .choices = quant_words,
-         .help = "of the weights (q4)"},
-        {.name = "activations",
-         .type = VF_OPT_CHOICE,
-         .value = &activations,
-         .choices = activation_words,
-         .help = "with q4 and q8 weights (q8)"},
-        {.name = "shape",
-         .type = VF_OPT_STRING,
-         .value = &o.shape,
-         .metavar = "NAME",
-         .help = "one shape alone (all)"},
-        {.name = "seconds",
-         .type = VF_OPT_FLOAT,
-         .value = &o.seconds,
-         .metavar = "S",
-         .min = 0.001,
-         .max = 3600,
-         .help = "of each figure (0.4)"},
-        BENCH_OUTPUT_OPTS(o.output),
-    };
-    const struct vf_cli cli = {.program = "vflow-bench matvec",
-                               .usage = "[options]",
-                               .summary = "Matrix kernels at the shapes of real models, as a share "
-                                          "of a plain read of the same weights.",
-                               .opts = opts,
-                               .opt_count = VF_ARRAY_LEN(opts)};
-    struct vf_err err = {0};
-    enum vf_code code = vf_cli_parse(&cli, argc, argv, NULL, NULL, &err);
-    o.threads = (uint32_t)threads;
-    o.f32 = activations == 1;
-    if (code == VF_OK)
-        code = measure(&o, &err);
-    return code == VF_OK ? 0 : vf_cli_fail(cli.program, &err);
-}
+static const struct matvec_options defaults = {.threads = 1, .quant = VF_QUANT_Q4, .seconds = 0.4};
+static const struct bench_option options[] = {
+    BENCH_THREADS(struct matvec_options, 64, "compute threads (1)"),
+    BENCH_OPTION(struct matvec_options, tier, .name = "kernel", .type = VF_OPT_CHOICE,
+                 .choices = tier_words, .help = "instruction set, or all that this CPU has (auto)"),
+    BENCH_OPTION(struct matvec_options, quant, .name = "quant", .type = VF_OPT_CHOICE,
+                 .choices = quant_words, .help = "of the weights (q4)"),
+    BENCH_OPTION(struct matvec_options, activations, .name = "activations", .type = VF_OPT_CHOICE,
+                 .choices = activation_words, .help = "with q4 and q8 weights (q8)"),
+    BENCH_OPTION(struct matvec_options, shape, .name = "shape", .type = VF_OPT_STRING,
+                 .metavar = "NAME", .help = "one shape alone (all)"),
+    BENCH_SECONDS(struct matvec_options, "of each figure (0.4)"),
+};
+const struct bench_command bench_matvec = {
+    .name = "matvec",
+    .what = "each matrix kernel and shape, as a share of a plain read",
+    .summary = "Matrix kernels at the shapes of real models, as a share of a plain read of the "
+               "same weights.",
+    BENCH_OPTIONS(options, defaults),
+    .run = measure};

@@ -3,6 +3,8 @@
  * prefetchers stop at every page.
  */
 #include "bench/compute/prefetch.h"
+#include "bench/bench.h"
+#include "bench/command.h"
 
 #include "bench/compute/rig.h"
 #include "common/base/util.h"
@@ -15,7 +17,6 @@
 struct prefetch_options {
     uint32_t threads;
     double seconds;
-    struct bench_output output;
 };
 
 static const struct bench_column columns[] = {
@@ -112,57 +113,33 @@ static void add_panel(struct run *run, enum vf_quant quant, const char *title)
                                    .rule_label = "the same"});
 }
 
-static enum vf_code measure(const struct prefetch_options *o, struct vf_err *err)
+static enum vf_code measure(void *options, struct bench_report *r, struct vf_err *err)
 {
     struct run *run = calloc(1, sizeof *run);
     if (!run)
         return vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for the samples");
-    run->o = o;
-    run->report = bench_report_begin("prefetch");
+    run->o = options;
+    run->report = r;
     bench_report_fact_text(run->report, "kernel", "avx2");
-    bench_report_fact(run->report, "threads", o->threads);
+    bench_report_fact(r, "threads", run->o->threads);
     bench_report_table(run->report, "rows", NULL, columns, VF_ARRAY_LEN(columns));
     add_panel(run, VF_QUANT_Q4, "q4 weights");
     add_panel(run, VF_QUANT_Q8, "q8 weights");
     enum vf_code code = get_tables(run->tables, err);
     for (int huge = 1; code == VF_OK && huge >= 0; huge--)
         code = measure_pages(run, huge, err);
-    code = bench_report_end(run->report, &o->output, code, err);
     free(run);
     return code;
 }
 
-int bench_prefetch(int argc, char **argv)
-{
-    int64_t threads = 1;
-    struct prefetch_options o = {.seconds = 0.8};
-    const struct vf_opt opts[] = {
-        {.name = "threads",
-         .type = VF_OPT_INT,
-         .value = &threads,
-         .metavar = "N",
-         .min = 1,
-         .max = 64,
-         .help = "compute threads (1)"},
-        {.name = "seconds",
-         .type = VF_OPT_FLOAT,
-         .value = &o.seconds,
-         .metavar = "S",
-         .min = 0.001,
-         .max = 3600,
-         .help = "of each figure (0.8)"},
-        BENCH_OUTPUT_OPTS(o.output),
-    };
-    const struct vf_cli cli = {.program = "vflow-bench prefetch",
-                               .usage = "[options]",
-                               .summary =
-                                   "The AVX2 kernels with and without their software prefetch.",
-                               .opts = opts,
-                               .opt_count = VF_ARRAY_LEN(opts)};
-    struct vf_err err = {0};
-    enum vf_code code = vf_cli_parse(&cli, argc, argv, NULL, NULL, &err);
-    o.threads = (uint32_t)threads;
-    if (code == VF_OK)
-        code = measure(&o, &err);
-    return code == VF_OK ? 0 : vf_cli_fail(cli.program, &err);
-}
+static const struct prefetch_options defaults = {.threads = 1, .seconds = 0.8};
+static const struct bench_option options[] = {
+    BENCH_THREADS(struct prefetch_options, 64, "compute threads (1)"),
+    BENCH_SECONDS(struct prefetch_options, "of each figure (0.8)"),
+};
+const struct bench_command bench_prefetch = {
+    .name = "prefetch",
+    .what = "software prefetch on and off",
+    .summary = "The AVX2 kernels with and without their software prefetch.",
+    BENCH_OPTIONS(options, defaults),
+    .run = measure};

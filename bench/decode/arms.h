@@ -8,6 +8,13 @@
 
 #define ARMS_MAX 8
 
+struct arms_options { /* of a comparison of two models */
+    const char *paths[2];
+    uint32_t threads, tokens;
+    int tier;
+    bool huge;
+};
+
 struct arms {
     struct loaded models[ARMS_MAX];
     double *ms[ARMS_MAX]; /* [tokens] */

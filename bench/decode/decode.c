@@ -3,6 +3,8 @@
  * told by operation and by what the process did: compute, barriers, hops, stalls.
  */
 #include "bench/decode/decode.h"
+#include "bench/bench.h"
+#include "bench/command.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -112,17 +114,17 @@ static enum vf_code sample(struct decode_run *run, uint32_t s, struct vf_err *er
 
 /* ---- the run ------------------------------------------------------------------------------ */
 
-static enum vf_code measure(const char *path, const struct decode_options *o, struct vf_err *err)
+static enum vf_code measure(void *options, struct bench_report *r, struct vf_err *err)
 {
+    const struct decode_options *o = options;
     uint32_t tokens = (o->tokens + 1) * (o->foreign ? 2 : 1);
-    struct loaded_params params = {.path = path,
+    struct loaded_params params = {.path = o->path,
                                    .threads = o->threads,
                                    .context = o->prompt + tokens,
                                    .chunk = o->chunk < o->prompt ? o->chunk : o->prompt,
                                    .tier = (enum vf_kernel_tier)o->tier,
                                    .huge = o->huge};
-    struct decode_run run = {.o = o, .path = path};
-    struct bench_report *r = bench_report_begin("decode");
+    struct decode_run run = {.o = o};
     enum vf_code code = o->foreign ? foreign_start(&run.foreign, err) : VF_OK;
     if (code == VF_OK)
         code = loaded_open(&run.model, &params, err);
@@ -152,85 +154,35 @@ static enum vf_code measure(const char *path, const struct decode_options *o, st
     for (int way = 0; way < VF_READ_WAYS; way++)
         free(run.probe_gb[way]);
     free(run.ops);
-    return bench_report_end(r, &o->output, code, err);
+    return code;
 }
 
-int bench_decode(int argc, char **argv)
-{
-    int64_t threads = 1, tokens = 16, samples = 5, prompt = 128, chunk = 256;
-    struct decode_options o = {0};
-    const struct vf_opt opts[] = {
-        {.name = "threads",
-         .type = VF_OPT_INT,
-         .value = &threads,
-         .metavar = "N",
-         .min = 1,
-         .max = 256,
-         .help = "compute threads (1)"},
-        {.name = "tokens",
-         .type = VF_OPT_INT,
-         .value = &tokens,
-         .metavar = "N",
-         .min = 1,
-         .max = 100000,
-         .help = "decoded in each sample (16)"},
-        {.name = "prompt",
-         .type = VF_OPT_INT,
-         .value = &prompt,
-         .metavar = "N",
-         .min = 1,
-         .max = 100000,
-         .help = "tokens prefilled before them (128)"},
-        {.name = "chunk",
-         .type = VF_OPT_INT,
-         .value = &chunk,
-         .metavar = "N",
-         .min = 1,
-         .max = 4096,
-         .help = "of them in one step (256)"},
-        {.name = "samples",
-         .type = VF_OPT_INT,
-         .value = &samples,
-         .metavar = "N",
-         .min = 1,
-         .max = 10000,
-         .help = "of decode and prefill (5)"},
-        {.name = "kernel",
-         .type = VF_OPT_CHOICE,
-         .value = &o.tier,
-         .choices = vf_kernel_tier_words,
-         .help = "instruction set (auto)"},
-        {.name = "huge",
-         .type = VF_OPT_FLAG,
-         .value = &o.huge,
-         .help = "copy the weights into huge pages first (--weights huge)"},
-        {.name = "foreign",
-         .type = VF_OPT_FLAG,
-         .value = &o.foreign,
-         .help = "also decode while a process of somebody else's keeps one CPU busy"},
-        {.name = "ops",
-         .type = VF_OPT_FLAG,
-         .value = &o.ops,
-         .help = "also print the time by operation and by what the process did"},
-        BENCH_OUTPUT_OPTS(o.output),
-    };
-    const struct vf_cli cli = {.program = "vflow-bench decode",
-                               .usage = "MODEL [options]",
-                               .summary = "Decode and prefill of a model in this process, as a "
-                                          "share of the memory's read ceiling.",
-                               .opts = opts,
-                               .opt_count = VF_ARRAY_LEN(opts),
-                               .positional_min = 1,
-                               .positional_max = 1};
-    struct vf_err err = {0};
-    const char *path;
-    enum vf_code code = vf_cli_parse(&cli, argc, argv, &path, NULL, &err);
-    o.threads = (uint32_t)threads;
-    o.tokens = (uint32_t)tokens;
-    o.samples = (uint32_t)samples;
-    o.prompt = (uint32_t)prompt;
-    o.chunk = (uint32_t)chunk;
-    if (code == VF_OK)
-        code = measure(path, &o, &err);
-    return code == VF_OK ? 0 : vf_cli_fail(cli.program, &err);
-}
+static const struct decode_options defaults = {
+    .threads = 1, .tokens = 16, .samples = 5, .prompt = 128, .chunk = 256};
+static const struct bench_option options[] = {
+    BENCH_THREADS(struct decode_options, 256, "compute threads (1)"),
+    BENCH_TOKENS(struct decode_options, 1, 100000, "decoded in each sample (16)"),
+    BENCH_OPTION(struct decode_options, prompt, .name = "prompt", .type = VF_OPT_INT,
+                 .metavar = "N", .min = 1, .max = 100000,
+                 .help = "tokens prefilled before them (128)"),
+    BENCH_OPTION(struct decode_options, chunk, .name = "chunk", .type = VF_OPT_INT, .metavar = "N",
+                 .min = 1, .max = 4096, .help = "of them in one step (256)"),
+    BENCH_SAMPLES(struct decode_options, 1, 10000, "of decode and prefill (5)"),
+    BENCH_KERNEL(struct decode_options),
+    BENCH_HUGE(struct decode_options),
+    BENCH_OPTION(struct decode_options, foreign, .name = "foreign", .type = VF_OPT_FLAG,
+                 .help = "also decode while a process of somebody else's keeps one CPU busy"),
+    BENCH_OPTION(struct decode_options, ops, .name = "ops", .type = VF_OPT_FLAG,
+                 .help = "also print the time by operation and by what the process did"),
+};
+const struct bench_command bench_decode = {
+    .name = "decode",
+    .what = "decode and prefill of a model, as a share of the read ceiling",
+    .usage = "MODEL",
+    .summary =
+        "Decode and prefill of a model in this process, as a share of the memory's read ceiling.",
+    .words_min = 1,
+    .words_max = 1,
+    .words = offsetof(struct decode_options, path),
+    BENCH_OPTIONS(options, defaults),
+    .run = measure};

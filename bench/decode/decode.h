@@ -8,10 +8,10 @@
 #include "bench/report/report.h"
 
 struct decode_options {
+    const char *path;
     uint32_t threads, tokens, samples, prompt, chunk;
     int tier;
     bool ops, huge, foreign;
-    struct bench_output output;
 };
 
 struct decode_sample {
@@ -23,7 +23,6 @@ struct decode_sample {
 
 struct decode_run {
     const struct decode_options *o;
-    const char *path;
     struct loaded model;
     struct rig probe;
     struct foreign foreign;

@@ -109,7 +109,7 @@ static void add_figures(const struct decode_run *run, struct bench_report *r, do
                 .median;
         bench_report_fact(r, "foreign_slowdown", slower);
     }
-    bench_report_fact_text(r, "model", run->path);
+    bench_report_fact_text(r, "model", run->o->path);
     bench_report_fact_text(r, "kernel", run->model.kernels->name);
     bench_report_fact(r, "threads", o->threads);
     bench_report_fact(r, "samples", o->samples);
@@ -124,8 +124,8 @@ static void add_figures(const struct decode_run *run, struct bench_report *r, do
     bench_report_fact(r, "prompt_tokens", o->prompt);
     bench_report_fact(r, "prefill_tokens_per_s", prefill);
     bench_report_line(r, "%s: kernel %s, %u thread%s, %.1f MB of weights a token, %u samples",
-                      run->path, run->model.kernels->name, o->threads, o->threads == 1 ? "" : "s",
-                      bytes_per_token(run) / 1e6, o->samples);
+                      run->o->path, run->model.kernels->name, o->threads,
+                      o->threads == 1 ? "" : "s", bytes_per_token(run) / 1e6, o->samples);
 }
 
 static void add_ops(const struct decode_run *run, struct bench_report *r, bool print)

@@ -1,10 +1,10 @@
 /* What a second flow costs in decode: two models of one geometry, one with an auxiliary flow, step
  * by step in turn, so that whatever else the machine does meets both.
  */
+#include "bench/bench.h"
+#include "bench/command.h"
 #include "bench/decode/arms.h"
-#include "bench/report/report.h"
 
-#include "common/base/cli.h"
 #include "common/base/json.h"
 #include "common/base/util.h"
 
@@ -45,61 +45,36 @@ static void report(const struct arms *arms, struct bench_report *r, uint32_t thr
     }
 }
 
-int bench_flows(int argc, char **argv)
+static enum vf_code measure(void *options, struct bench_report *r, struct vf_err *err)
 {
-    int64_t threads = 1, tokens = 40;
-    struct bench_output output = {0};
-    struct loaded_params params = {0};
-    int tier = 0;
-    const struct vf_opt opts[] = {
-        {.name = "threads",
-         .type = VF_OPT_INT,
-         .value = &threads,
-         .metavar = "N",
-         .min = 1,
-         .max = 1024,
-         .help = "compute threads (1)"},
-        {.name = "tokens",
-         .type = VF_OPT_INT,
-         .value = &tokens,
-         .metavar = "N",
-         .min = 5,
-         .max = 100000,
-         .help = "decoded with each model (40)"},
-        {.name = "kernel",
-         .type = VF_OPT_CHOICE,
-         .value = &tier,
-         .choices = vf_kernel_tier_words,
-         .help = "instruction set (auto)"},
-        {.name = "huge",
-         .type = VF_OPT_FLAG,
-         .value = &params.huge,
-         .help = "copy the weights into huge pages first (--weights huge)"},
-        BENCH_OUTPUT_OPTS(output),
-    };
-    const struct vf_cli cli = {.program = "vflow-bench flows",
-                               .usage = "ONE.vflow MANY.vflow [options]",
-                               .summary = "Decodes with a model of one flow and one of several, "
-                                          "token by token in turn, and compares.",
-                               .opts = opts,
-                               .opt_count = VF_ARRAY_LEN(opts),
-                               .positional_min = 2,
-                               .positional_max = 2};
-    struct vf_err err = {0};
+    const struct arms_options *o = options;
+    struct loaded_params params = {
+        .threads = o->threads, .tier = (enum vf_kernel_tier)o->tier, .huge = o->huge};
     struct arms arms = {0};
-    const char *paths[2];
-    enum vf_code code = vf_cli_parse(&cli, argc, argv, paths, NULL, &err);
-    if (code == VF_OK) {
-        struct bench_report *r = bench_report_begin("flows");
-        params.threads = (uint32_t)threads;
-        params.tier = (enum vf_kernel_tier)tier;
-        code = arms_open(&arms, paths, 2, (size_t)tokens, &params, &err);
-        if (code == VF_OK)
-            code = arms_decode(&arms, "flows", &err);
-        if (code == VF_OK)
-            report(&arms, r, params.threads);
-        arms_close(&arms);
-        code = bench_report_end(r, &output, code, &err);
-    }
-    return code == VF_OK ? 0 : vf_cli_fail(cli.program, &err);
+    enum vf_code code = arms_open(&arms, o->paths, 2, o->tokens, &params, err);
+    if (code == VF_OK)
+        code = arms_decode(&arms, "flows", err);
+    if (code == VF_OK)
+        report(&arms, r, o->threads);
+    arms_close(&arms);
+    return code;
 }
+
+static const struct arms_options defaults = {.threads = 1, .tokens = 40};
+static const struct bench_option options[] = {
+    BENCH_THREADS(struct arms_options, 1024, "compute threads (1)"),
+    BENCH_TOKENS(struct arms_options, 5, 100000, "decoded with each model (40)"),
+    BENCH_KERNEL(struct arms_options),
+    BENCH_HUGE(struct arms_options),
+};
+const struct bench_command bench_flows = {
+    .name = "flows",
+    .what = "decode time with auxiliary flows over decode time with one flow",
+    .usage = "ONE.vflow MANY.vflow",
+    .summary = "Decodes with a model of one flow and one of several, token by token in turn, and "
+               "compares.",
+    .words_min = 2,
+    .words_max = 2,
+    .words = offsetof(struct arms_options, paths),
+    BENCH_OPTIONS(options, defaults),
+    .run = measure};

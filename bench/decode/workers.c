@@ -4,13 +4,13 @@
  * token by token in turn, while the others sleep. What a token takes beyond the workers' compute is
  * sampling, sockets and hops.
  */
-#include "bench/report/report.h"
+#include "bench/bench.h"
+#include "bench/command.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/util.h"
 #include "common/kernels/kernels.h"
-#include "common/machine/bandwidth.h"
 #include "coordinator/scheduler.h"
 
 #include <stdlib.h>
@@ -22,12 +22,12 @@
 
 struct workers_options {
     const char *model;
-    uint32_t *workers, *threads; /* lists */
+    const char *workers_text, *threads_text; /* lists; threads NULL: where there are CPUs */
+    uint32_t *workers, *threads;
     size_t worker_count, thread_count;
     uint32_t tokens;
     bool huge;
     int tier;
-    struct bench_output output;
 };
 
 struct arm {
@@ -235,11 +235,11 @@ static void report(struct bench_report *r, const struct arm *arms, int count, ui
     }
 }
 
-static enum vf_code measure(const struct workers_options *o, struct vf_err *err)
+static enum vf_code measure_all(const struct workers_options *o, struct bench_report *r,
+                                struct vf_err *err)
 {
     struct arm arms[ARMS_LIMIT] = {0};
     int count = 0;
-    struct bench_report *r = bench_report_begin("workers");
     double *scratch = calloc(o->tokens, sizeof *scratch);
     enum vf_code code =
         scratch ? VF_OK : vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for %u samples", o->tokens);
@@ -261,82 +261,49 @@ static enum vf_code measure(const struct workers_options *o, struct vf_err *err)
         free(arms[i].ms);
     }
     free(scratch);
-    return bench_report_end(r, &o->output, code, err);
+    return code;
 }
 
-/* ---- options ------------------------------------------------------------------------------ */
-
-static enum vf_code parse_list(const char *option, const char *text, uint32_t max, uint32_t **out,
-                               size_t *count, struct vf_err *err)
+static enum vf_code measure(void *options, struct bench_report *r, struct vf_err *err)
 {
-    enum vf_code code = vf_cli_parse_ids(text, max, out, count, err);
-    if (code)
-        return vf_err_prepend(err, "%s: ", option);
-    for (size_t i = 0; i < *count; i++)
-        if ((*out)[i] == 0)
-            return vf_err_set(err, VF_ERR_USAGE, "%s: 0 found, allowed are 1 to %u", option, max);
-    return VF_OK;
+    struct workers_options *o = options;
+    char counts[64];
+    bench_thread_counts(4, counts, sizeof counts);
+    enum vf_code code =
+        bench_parse_counts("--workers", o->workers_text, 64, &o->workers, &o->worker_count, err);
+    if (code == VF_OK)
+        code = bench_parse_counts("--threads", o->threads_text ? o->threads_text : counts, 1024,
+                                  &o->threads, &o->thread_count, err);
+    if (code == VF_OK && o->worker_count * o->thread_count > ARMS_LIMIT)
+        code = vf_err_set(err, VF_ERR_USAGE, "%zu combinations found, at most %d are allowed",
+                          o->worker_count * o->thread_count, ARMS_LIMIT);
+    if (code == VF_OK)
+        code = measure_all(o, r, err);
+    free(o->workers);
+    free(o->threads);
+    return code;
 }
 
-int bench_workers(int argc, char **argv)
-{
-    int64_t tokens = 40;
-    const char *workers = "1,2", *threads = NULL;
-    char default_threads[64] = "1";
-    struct workers_options o = {0};
-    for (uint32_t t = 2, n = vf_bandwidth_default_threads(); t <= n && t <= 4; t *= 2)
-        snprintf(default_threads + strlen(default_threads), 8, ",%u", t);
-    threads = default_threads;
-    const struct vf_opt opts[] = {
-        {.name = "workers",
-         .type = VF_OPT_STRING,
-         .value = &workers,
-         .metavar = "1,2",
-         .help = "stage workers, one after the other (1,2)"},
-        {.name = "threads",
-         .type = VF_OPT_STRING,
-         .value = &threads,
-         .metavar = "1,2",
-         .help = "threads of each worker (1, 2 and 4 where there are CPUs)"},
-        {.name = "tokens",
-         .type = VF_OPT_INT,
-         .value = &tokens,
-         .metavar = "N",
-         .min = 5,
-         .max = 100000,
-         .help = "decoded with each combination (40)"},
-        {.name = "kernel",
-         .type = VF_OPT_CHOICE,
-         .value = &o.tier,
-         .choices = vf_kernel_tier_words,
-         .help = "instruction set (auto)"},
-        {.name = "huge",
-         .type = VF_OPT_FLAG,
-         .value = &o.huge,
-         .help = "weights in huge pages of each worker (--weights huge)"},
-        BENCH_OUTPUT_OPTS(o.output),
-    };
-    const struct vf_cli cli = {.program = "vflow-bench workers",
-                               .usage = "MODEL [options]",
-                               .summary = "Decode over stage workers and threads, through the "
-                                          "coordinator and real worker processes.",
-                               .opts = opts,
-                               .opt_count = VF_ARRAY_LEN(opts),
-                               .positional_min = 1,
-                               .positional_max = 1};
-    struct vf_err err = {0};
-    enum vf_code code = vf_cli_parse(&cli, argc, argv, &o.model, NULL, &err);
-    o.tokens = (uint32_t)tokens;
-    if (code == VF_OK)
-        code = parse_list("--workers", workers, 64, &o.workers, &o.worker_count, &err);
-    if (code == VF_OK)
-        code = parse_list("--threads", threads, 1024, &o.threads, &o.thread_count, &err);
-    if (code == VF_OK && o.worker_count * o.thread_count > ARMS_LIMIT)
-        code = vf_err_set(&err, VF_ERR_USAGE, "%zu combinations found, at most %d are allowed",
-                          o.worker_count * o.thread_count, ARMS_LIMIT);
-    if (code == VF_OK)
-        code = measure(&o, &err);
-    free(o.workers);
-    free(o.threads);
-    return code == VF_OK ? 0 : vf_cli_fail(cli.program, &err);
-}
+static const struct workers_options defaults = {.workers_text = "1,2", .tokens = 40};
+static const struct bench_option options[] = {
+    BENCH_OPTION(struct workers_options, workers_text, .name = "workers", .type = VF_OPT_STRING,
+                 .metavar = "1,2", .help = "stage workers, one after the other (1,2)"),
+    BENCH_OPTION(struct workers_options, threads_text, .name = "threads", .type = VF_OPT_STRING,
+                 .metavar = "1,2",
+                 .help = "threads of each worker (1, 2 and 4 where there are CPUs)"),
+    BENCH_TOKENS(struct workers_options, 5, 100000, "decoded with each combination (40)"),
+    BENCH_KERNEL(struct workers_options),
+    BENCH_OPTION(struct workers_options, huge, .name = "huge", .type = VF_OPT_FLAG,
+                 .help = "weights in huge pages of each worker (--weights huge)"),
+};
+const struct bench_command bench_workers = {
+    .name = "workers",
+    .what = "decode over stage workers and threads, real processes",
+    .usage = "MODEL",
+    .summary =
+        "Decode over stage workers and threads, through the coordinator and real worker processes.",
+    .words_min = 1,
+    .words_max = 1,
+    .words = offsetof(struct workers_options, model),
+    BENCH_OPTIONS(options, defaults),
+    .run = measure};

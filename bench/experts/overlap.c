@@ -8,6 +8,8 @@
  * the same tokens and score them with the same bits is checked; a difference is an error.
  */
 #include "bench/experts/overlap.h"
+#include "bench/bench.h"
+#include "bench/command.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -22,7 +24,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define READS_LIMIT  8u
 #define THROTTLE_MIN (1u << 20)
 /* Of a layer's reads on a throttled drive, beside their bytes; a guess for the first cell. */
 #define LATENCY_MS 0.2
@@ -242,11 +243,11 @@ static enum vf_code measure_threads(const struct overlap_options *o, const struc
     return code ? vf_err_prepend(err, "%u threads: ", cells[0].threads) : VF_OK;
 }
 
-static enum vf_code measure(struct overlap_options *o, struct vf_err *err)
+static enum vf_code measure_all(struct overlap_options *o, struct bench_report *r,
+                                struct vf_err *err)
 {
     struct overlap_model m;
     struct overlap_cell cells[OVERLAP_CELLS_MAX] = {0};
-    struct bench_report *r = bench_report_begin("overlap");
     double *scratch = calloc(o->tokens, sizeof *scratch);
     size_t done = 0;
     enum vf_code code =
@@ -264,21 +265,10 @@ static enum vf_code measure(struct overlap_options *o, struct vf_err *err)
     if (code == VF_OK)
         overlap_report(r, o, &m, cells, done);
     free(scratch);
-    return bench_report_end(r, &o->output, code, err);
+    return code;
 }
 
 /* ---- options ------------------------------------------------------------------------------ */
-
-static enum vf_code parse_threads(const char *text, struct overlap_options *o, struct vf_err *err)
-{
-    enum vf_code code = vf_cli_parse_ids(text, 1024, &o->threads, &o->thread_count, err);
-    if (code)
-        return vf_err_prepend(err, "--threads: ");
-    for (size_t i = 0; i < o->thread_count; i++)
-        if (o->threads[i] == 0)
-            return vf_err_set(err, VF_ERR_USAGE, "--threads: 0 found, allowed are 1 to 1024");
-    return VF_OK;
-}
 
 static bool parse_reads_item(const char **at, double *out)
 {
@@ -295,85 +285,63 @@ static bool parse_reads_item(const char **at, double *out)
     return good;
 }
 
-static enum vf_code parse_reads(const char *text, struct overlap_options *o, struct vf_err *err)
+static enum vf_code parse_reads(struct overlap_options *o, struct vf_err *err)
 {
-    const char *at = text;
+    const char *text = o->reads_text, *at = text;
     for (bool more = true; more; at += more) {
-        if (o->read_count == READS_LIMIT || !parse_reads_item(&at, &o->reads[o->read_count++]) ||
-            (*at && *at != ','))
+        if (o->read_count == OVERLAP_READS_MAX ||
+            !parse_reads_item(&at, &o->reads[o->read_count++]) || (*at && *at != ','))
             return vf_err_set(err, VF_ERR_USAGE,
                               "--reads: '%s' found, allowed are at most %u of 0.01 to 100 and "
                               "'drive', with commas between",
-                              text, READS_LIMIT);
+                              text, OVERLAP_READS_MAX);
         more = *at == ',';
     }
     return VF_OK;
 }
 
-int bench_overlap(int argc, char **argv)
+static enum vf_code measure(void *options, struct bench_report *r, struct vf_err *err)
 {
-    int64_t tokens = 20;
-    const char *threads, *reads_text = "0.5,1,2";
-    char default_threads[64] = "1";
-    double reads[READS_LIMIT];
-    struct overlap_options o = {.reads = reads};
-    for (uint32_t t = 2, n = vf_bandwidth_default_threads(); t <= n && t <= 32; t *= 2)
-        snprintf(default_threads + strlen(default_threads), 8, ",%u", t);
-    threads = default_threads;
-    const struct vf_opt opts[] = {
-        {.name = "threads",
-         .type = VF_OPT_STRING,
-         .value = &threads,
-         .metavar = "1,2",
-         .help = "of the stage worker, one after the other (1, 2, 4 ... where there are CPUs)"},
-        {.name = "reads",
-         .type = VF_OPT_STRING,
-         .value = &reads_text,
-         .metavar = "R,R",
-         .help = "how long a token's reads last, over its compute: the drive is throttled to that; "
-                 "'drive' is the drive as it is (0.5,1,2)"},
-        {.name = "tokens",
-         .type = VF_OPT_INT,
-         .value = &tokens,
-         .metavar = "N",
-         .min = 5,
-         .max = 100000,
-         .help = "decoded in each cell (20)"},
-        {.name = "expert-cache",
-         .type = VF_OPT_SIZE,
-         .value = &o.cache_bytes,
-         .metavar = "SIZE",
-         .min = 1,
-         .max = 1e15,
-         .help = "of both arms (what the delay window holds: next to no hits)"},
-        {.name = "kernel",
-         .type = VF_OPT_CHOICE,
-         .value = &o.tier,
-         .choices = vf_kernel_tier_words,
-         .help = "instruction set (auto)"},
-        BENCH_OUTPUT_OPTS(o.output),
-    };
-    const struct vf_cli cli = {
-        .program = "vflow-bench overlap",
-        .usage = "MODEL [options]",
-        .summary = "A delayed model whose experts are read from the drive: waiting for them where "
-                   "they are chosen (sync) against where they are due (staged), real processes.",
-        .opts = opts,
-        .opt_count = VF_ARRAY_LEN(opts),
-        .positional_min = 1,
-        .positional_max = 1};
-    struct vf_err err = {0};
-    enum vf_code code = vf_cli_parse(&cli, argc, argv, &o.model, NULL, &err);
-    o.tokens = (uint32_t)tokens;
+    struct overlap_options *o = options;
+    char counts[64];
+    bench_thread_counts(32, counts, sizeof counts);
+    enum vf_code code = bench_parse_counts("--threads", o->threads_text ? o->threads_text : counts,
+                                           1024, &o->threads, &o->thread_count, err);
     if (code == VF_OK)
-        code = parse_threads(threads, &o, &err);
+        code = parse_reads(o, err);
+    if (code == VF_OK && o->thread_count * o->read_count > OVERLAP_CELLS_MAX)
+        code = vf_err_set(err, VF_ERR_USAGE, "%zu combinations found, at most %u are allowed",
+                          o->thread_count * o->read_count, OVERLAP_CELLS_MAX);
     if (code == VF_OK)
-        code = parse_reads(reads_text, &o, &err);
-    if (code == VF_OK && o.thread_count * o.read_count > OVERLAP_CELLS_MAX)
-        code = vf_err_set(&err, VF_ERR_USAGE, "%zu combinations found, at most %u are allowed",
-                          o.thread_count * o.read_count, OVERLAP_CELLS_MAX);
-    if (code == VF_OK)
-        code = measure(&o, &err);
-    free(o.threads);
-    return code == VF_OK ? 0 : vf_cli_fail(cli.program, &err);
+        code = measure_all(o, r, err);
+    free(o->threads);
+    return code;
 }
+
+static const struct overlap_options defaults = {.reads_text = "0.5,1,2", .tokens = 20};
+static const struct bench_option options[] = {
+    BENCH_OPTION(struct overlap_options, threads_text, .name = "threads", .type = VF_OPT_STRING,
+                 .metavar = "1,2",
+                 .help =
+                     "of the stage worker, one after the other (1, 2, 4 ... where there are CPUs)"),
+    BENCH_OPTION(struct overlap_options, reads_text, .name = "reads", .type = VF_OPT_STRING,
+                 .metavar = "R,R",
+                 .help = "how long a token's reads last, over its compute: the drive is throttled "
+                         "to that; 'drive' is the drive as it is (0.5,1,2)"),
+    BENCH_TOKENS(struct overlap_options, 5, 100000, "decoded in each cell (20)"),
+    BENCH_OPTION(struct overlap_options, cache_bytes, .name = "expert-cache", .type = VF_OPT_SIZE,
+                 .metavar = "SIZE", .min = 1, .max = 1e15,
+                 .help = "of both arms (what the delay window holds: next to no hits)"),
+    BENCH_KERNEL(struct overlap_options),
+};
+const struct bench_command bench_overlap = {
+    .name = "overlap",
+    .what = "expert reads waited for where chosen against where due",
+    .usage = "MODEL",
+    .summary = "A delayed model whose experts are read from the drive: waiting for them where they "
+               "are chosen (sync) against where they are due (staged), real processes.",
+    .words_min = 1,
+    .words_max = 1,
+    .words = offsetof(struct overlap_options, model),
+    BENCH_OPTIONS(options, defaults),
+    .run = measure};

@@ -15,17 +15,18 @@
 #define OVERLAP_WARM_UP   3u
 #define OVERLAP_PROMPT    8u
 #define OVERLAP_CELLS_MAX 32u
+#define OVERLAP_READS_MAX 8u
 
 struct overlap_options {
     const char *model;
-    uint32_t *threads; /* list */
+    const char *threads_text, *reads_text; /* lists; threads NULL: where there are CPUs */
+    uint32_t *threads;
     size_t thread_count;
-    double *reads; /* list: reads over compute; 0: the drive as it is */
+    double reads[OVERLAP_READS_MAX]; /* reads over compute; 0: the drive as it is */
     size_t read_count;
     uint32_t tokens;
     uint64_t cache_bytes; /* of sync and staged */
     int tier;
-    struct bench_output output;
 };
 
 /* What the model says without being run. */

@@ -1,8 +1,9 @@
 /* Records the routing of a model's own greedy decoding, token by token. */
+#include "bench/bench.h"
+#include "bench/command.h"
 #include "bench/decode/loaded.h"
 #include "bench/experts/recording_source.h"
 
-#include "common/base/cli.h"
 #include "common/base/log.h"
 #include "common/base/util.h"
 
@@ -10,7 +11,7 @@
 #include <stdlib.h>
 
 struct record_options {
-    const char *out, *start;
+    const char *path, *out, *start;
     uint32_t threads, tokens;
     int tier;
 };
@@ -59,8 +60,8 @@ static enum vf_code write_trace(const struct vf_routing_recorder *recorder, cons
     return code;
 }
 
-static enum vf_code record(const char *path, const struct record_options *o,
-                           const struct vf_config *config, struct vf_err *err)
+static enum vf_code record(const struct record_options *o, const struct vf_config *config,
+                           struct vf_err *err)
 {
     struct loaded l = {0};
     struct vf_routing_recorder *recorder = NULL;
@@ -71,7 +72,7 @@ static enum vf_code record(const char *path, const struct record_options *o,
     if (code != VF_OK)
         return vf_err_prepend(err, "--start: ");
     code = vf_routing_recorder_create(config->layer_count, config->expert_top_k, &recorder, err);
-    struct loaded_params params = {.path = path,
+    struct loaded_params params = {.path = o->path,
                                    .threads = o->threads,
                                    .context = o->tokens,
                                    .chunk = 1,
@@ -90,73 +91,45 @@ static enum vf_code record(const char *path, const struct record_options *o,
 }
 
 /* The recorder must be made before the model is loaded, from what the model is. */
-static enum vf_code open_and_record(const char *path, const struct record_options *o,
-                                    struct vf_err *err)
+static enum vf_code open_and_record(void *options, struct bench_report *r, struct vf_err *err)
 {
+    (void)r;
+    const struct record_options *o = options;
     struct vf_model_file *file;
-    enum vf_code code = vf_model_file_open(path, &file, err);
+    enum vf_code code = vf_model_file_open(o->path, &file, err);
     if (code != VF_OK)
         return code;
     const struct vf_config *config = vf_model_file_config(file);
     if (config->expert_count == 0)
-        code =
-            vf_err_set(err, VF_ERR_UNSUPPORTED, "%s: a model without experts routes nothing", path);
+        code = vf_err_set(err, VF_ERR_UNSUPPORTED, "%s: a model without experts routes nothing",
+                          o->path);
     else
-        code = record(path, o, config, err);
+        code = record(o, config, err);
     vf_model_file_close(file);
     return code;
 }
 
-int bench_record(int argc, char **argv)
-{
-    int64_t threads = 1, tokens = 1000;
-    struct record_options o = {.out = "routing.npy", .start = "1"};
-    const struct vf_opt opts[] = {
-        {.name = "out",
-         .short_name = 'o',
-         .type = VF_OPT_STRING,
-         .value = &o.out,
-         .metavar = "FILE",
-         .help = "the trace (routing.npy)"},
-        {.name = "start",
-         .type = VF_OPT_STRING,
-         .value = &o.start,
-         .metavar = "IDS",
-         .help = "token ids to begin with, e.g. 1,15,7 (1)"},
-        {.name = "tokens",
-         .type = VF_OPT_INT,
-         .value = &tokens,
-         .metavar = "N",
-         .min = 2,
-         .max = 10000000,
-         .help = "in the trace, those to begin with included (1000)"},
-        {.name = "threads",
-         .type = VF_OPT_INT,
-         .value = &threads,
-         .metavar = "N",
-         .min = 1,
-         .max = 256,
-         .help = "compute threads (1)"},
-        {.name = "kernel",
-         .type = VF_OPT_CHOICE,
-         .value = &o.tier,
-         .choices = vf_kernel_tier_words,
-         .help = "instruction set (auto)"},
-    };
-    const struct vf_cli cli = {.program = "vflow-bench record",
-                               .usage = "MODEL [options]",
-                               .summary = "Decodes greedily and records which experts every token "
-                                          "used, for vflow-bench replay.",
-                               .opts = opts,
-                               .opt_count = VF_ARRAY_LEN(opts),
-                               .positional_min = 1,
-                               .positional_max = 1};
-    struct vf_err err = {0};
-    const char *path;
-    enum vf_code code = vf_cli_parse(&cli, argc, argv, &path, NULL, &err);
-    o.threads = (uint32_t)threads;
-    o.tokens = (uint32_t)tokens;
-    if (code == VF_OK)
-        code = open_and_record(path, &o, &err);
-    return code == VF_OK ? 0 : vf_cli_fail(cli.program, &err);
-}
+static const struct record_options defaults = {
+    .out = "routing.npy", .start = "1", .threads = 1, .tokens = 1000};
+static const struct bench_option options[] = {
+    BENCH_OPTION(struct record_options, out, .name = "out", .short_name = 'o',
+                 .type = VF_OPT_STRING, .metavar = "FILE", .help = "the trace (routing.npy)"),
+    BENCH_OPTION(struct record_options, start, .name = "start", .type = VF_OPT_STRING,
+                 .metavar = "IDS", .help = "token ids to begin with, e.g. 1,15,7 (1)"),
+    BENCH_TOKENS(struct record_options, 2, 10000000,
+                 "in the trace, those to begin with included (1000)"),
+    BENCH_THREADS(struct record_options, 256, "compute threads (1)"),
+    BENCH_KERNEL(struct record_options),
+};
+const struct bench_command bench_record = {
+    .name = "record",
+    .what = "write down the routing of a model's own decoding",
+    .usage = "MODEL",
+    .summary =
+        "Decodes greedily and records which experts every token used, for vflow-bench replay.",
+    .words_min = 1,
+    .words_max = 1,
+    .words = offsetof(struct record_options, path),
+    BENCH_OPTIONS(options, defaults),
+    .plain = true,
+    .run = open_and_record};

@@ -2,11 +2,10 @@
  * between what is usual (LRU, LFU with decay) and what can't be beaten (Belady's optimum).
  */
 #include "bench/bench.h"
+#include "bench/command.h"
 #include "bench/experts/replay_sim.h"
 #include "bench/experts/synthetic_routing.h"
-#include "bench/report/report.h"
 
-#include "common/base/cli.h"
 #include "common/base/log.h"
 #include "common/base/util.h"
 
@@ -20,9 +19,9 @@
 
 struct replay_options {
     const char *trace, *synthetic, *cache, *write;
-    int64_t tokens, seed, experts;
+    uint32_t tokens, experts;
+    int64_t seed;
     double warmup;
-    struct bench_output output;
     double shares[SHARES_MAX]; /* of all experts, above 0 to 1 */
     uint32_t share_count;
 };
@@ -88,14 +87,14 @@ static enum vf_code get_trace(const struct replay_options *o, struct vf_routing_
     enum vf_code code;
     if (o->synthetic) {
         const struct synthetic_routing *s = synthetic_routing_find(o->synthetic);
-        code = synthetic_routing_make(s, (uint32_t)o->tokens, (uint64_t)o->seed, t, err);
+        code = synthetic_routing_make(s, o->tokens, (uint64_t)o->seed, t, err);
         *experts = s->experts;
         if (!code && o->write)
             code = vf_routing_trace_write(t, o->write, err);
         return code;
     }
     code = vf_routing_trace_read(o->trace, t, err);
-    *experts = o->experts ? (uint32_t)o->experts : t->expert_max + 1;
+    *experts = o->experts ? o->experts : t->expert_max + 1;
     if (!code && *experts <= t->expert_max)
         code = vf_err_set(err, VF_ERR_USAGE, "--experts %u: the trace names expert %u", *experts,
                           t->expert_max);
@@ -225,87 +224,51 @@ static enum vf_code replay_all(struct bench_report *r, const struct replay_optio
     return code;
 }
 
-static enum vf_code replay(const struct replay_options *o, struct vf_err *err)
+static enum vf_code replay(void *options, struct bench_report *r, struct vf_err *err)
 {
+    struct replay_options *o = options;
     struct vf_routing_trace trace = {0};
     uint32_t experts = 0;
-    struct bench_report *r = bench_report_begin("replay");
-    enum vf_code code = r ? get_trace(o, &trace, &experts, err)
-                          : vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for a report");
-    if (!code)
+    enum vf_code code = parse_shares(o, err);
+    if (code == VF_OK)
+        code = check_source(o, err);
+    if (code == VF_OK)
+        code = get_trace(o, &trace, &experts, err);
+    if (code == VF_OK)
         code = replay_all(r, o, &trace, experts, err);
-    code = bench_report_end(r, &o->output, code, err);
     vf_routing_trace_deinit(&trace);
     return code;
 }
 
-int bench_replay(int argc, char **argv)
-{
-    struct replay_options o = {
-        .cache = "12.5,25,50", .tokens = 2000, .seed = 1, .experts = 0, .warmup = 25};
-    const struct vf_opt opts[] = {
-        {.name = "synthetic",
-         .type = VF_OPT_STRING,
-         .value = &o.synthetic,
-         .metavar = "NAME",
-         .help = "a made-up trace instead: olmoe, qwen3, olmoe-fitted, qwen3-fitted, flat, sticky"},
-        {.name = "tokens",
-         .type = VF_OPT_INT,
-         .value = &o.tokens,
-         .metavar = "N",
-         .min = 2,
-         .max = 1000000,
-         .help = "of a synthetic trace (2000)"},
-        {.name = "seed",
-         .type = VF_OPT_INT,
-         .value = &o.seed,
-         .metavar = "N",
-         .min = 0,
-         .max = 1e15,
-         .help = "of a synthetic trace (1)"},
-        {.name = "write",
-         .type = VF_OPT_STRING,
-         .value = &o.write,
-         .metavar = "FILE",
-         .help = "keep the synthetic trace"},
-        {.name = "experts",
-         .type = VF_OPT_INT,
-         .value = &o.experts,
-         .metavar = "N",
-         .min = 1,
-         .max = 65535,
-         .help = "in each layer of a recorded trace (as many as it names)"},
-        {.name = "cache",
-         .type = VF_OPT_STRING,
-         .value = &o.cache,
-         .metavar = "P,P...",
-         .help = "sizes of the cache in percent of all experts (12.5,25,50)"},
-        {.name = "warmup",
-         .type = VF_OPT_FLOAT,
-         .value = &o.warmup,
-         .metavar = "P",
-         .min = 0,
-         .max = 90,
-         .help = "percent of the tokens, at the start, that aren't counted (25)"},
-        BENCH_OUTPUT_OPTS(o.output),
-    };
-    const struct vf_cli cli = {.program = "vflow-bench replay",
-                               .usage = "TRACE | --synthetic NAME [options]",
-                               .summary = "Hit rates of expert cache policies over a routing "
-                                          "trace: LRU, LFU with half-lives of 16, 64 and 256 "
-                                          "tokens, vflow's, and Belady's optimum.",
-                               .opts = opts,
-                               .opt_count = VF_ARRAY_LEN(opts),
-                               .positional_min = 0,
-                               .positional_max = 1};
-    struct vf_err err = {0};
-    int count = 0;
-    enum vf_code code = vf_cli_parse(&cli, argc, argv, &o.trace, &count, &err);
-    if (code == VF_OK)
-        code = parse_shares(&o, &err);
-    if (code == VF_OK)
-        code = check_source(&o, &err);
-    if (code == VF_OK)
-        code = replay(&o, &err);
-    return code == VF_OK ? 0 : vf_cli_fail(cli.program, &err);
-}
+static const struct replay_options defaults = {
+    .cache = "12.5,25,50", .tokens = 2000, .seed = 1, .warmup = 25};
+static const struct bench_option options[] = {
+    BENCH_OPTION(
+        struct replay_options, synthetic, .name = "synthetic", .type = VF_OPT_STRING,
+        .metavar = "NAME",
+        .help = "a made-up trace instead: olmoe, qwen3, olmoe-fitted, qwen3-fitted, flat, sticky"),
+    BENCH_TOKENS(struct replay_options, 2, 1000000, "of a synthetic trace (2000)"),
+    BENCH_WIDE_OPTION(struct replay_options, seed, .name = "seed", .type = VF_OPT_INT,
+                      .metavar = "N", .min = 0, .max = 1e15, .help = "of a synthetic trace (1)"),
+    BENCH_OPTION(struct replay_options, write, .name = "write", .type = VF_OPT_STRING,
+                 .metavar = "FILE", .help = "keep the synthetic trace"),
+    BENCH_OPTION(struct replay_options, experts, .name = "experts", .type = VF_OPT_INT,
+                 .metavar = "N", .min = 1, .max = 65535,
+                 .help = "in each layer of a recorded trace (as many as it names)"),
+    BENCH_OPTION(struct replay_options, cache, .name = "cache", .type = VF_OPT_STRING,
+                 .metavar = "P,P...",
+                 .help = "sizes of the cache in percent of all experts (12.5,25,50)"),
+    BENCH_OPTION(struct replay_options, warmup, .name = "warmup", .type = VF_OPT_FLOAT,
+                 .metavar = "P", .min = 0, .max = 90,
+                 .help = "percent of the tokens, at the start, that aren't counted (25)"),
+};
+const struct bench_command bench_replay = {
+    .name = "replay",
+    .what = "hit rates of expert cache policies over a routing trace",
+    .usage = "TRACE | --synthetic NAME",
+    .summary = "Hit rates of expert cache policies over a routing trace: LRU, LFU with half-lives "
+               "of 16, 64 and 256 tokens, vflow's, and Belady's optimum.",
+    .words_max = 1,
+    .words = offsetof(struct replay_options, trace),
+    BENCH_OPTIONS(options, defaults),
+    .run = replay};

@@ -3,12 +3,12 @@
  * stream depends on the seed and its place alone, so .vflow, .cflow and .gguf of one seed hold the
  * same weights. Memory holds one stripe of rows, whatever the model's size.
  */
+#include "bench/command.h"
 #include "bench/models/random_weights.h"
 #include "bench/models/routing.h"
 
 #include "bench/bench.h"
 #include "bench/models/gguf_model_writer.h"
-#include "common/base/cli.h"
 #include "common/base/log.h"
 #include "common/base/util.h"
 #include "common/format/model_writer.h"
@@ -202,78 +202,64 @@ static enum vf_code apply_arch(struct vf_config *c, const char *name, struct vf_
     return VF_OK;
 }
 
-int bench_make_model(int argc, char **argv)
+struct make_options {
+    const char *like, *config, *out, *arch, *routing;
+    int format, quant;
+    int64_t seed;
+};
+
+static enum vf_code make_model(void *options, struct bench_report *r, struct vf_err *err)
 {
-    static const char *const formats[] = {"vflow", "cflow", "gguf", NULL};
-    static const char *const quants[] = {"f32", "f16", "q8", "q4", NULL};
-    const char *like = NULL, *config_path = NULL, *out = NULL, *arch = NULL, *routing = NULL;
-    int format = VF_FORMAT_VFLOW, quant = VF_QUANT_Q4;
-    int64_t seed = 1;
-    const struct vf_opt opts[] = {
-        {.name = "like",
-         .type = VF_OPT_STRING,
-         .value = &like,
-         .metavar = "NAME",
-         .help = "a named geometry"},
-        {.name = "config",
-         .type = VF_OPT_STRING,
-         .value = &config_path,
-         .metavar = "FILE",
-         .help = "the geometry of a config.json instead"},
-        {.name = "output",
-         .short_name = 'o',
-         .type = VF_OPT_STRING,
-         .value = &out,
-         .metavar = "FILE",
-         .help = "the model file to write"},
-        {.name = "format",
-         .type = VF_OPT_CHOICE,
-         .value = &format,
-         .choices = formats,
-         .help = "vflow, cflow, or gguf for other engines: the same weights (vflow)"},
-        {.name = "arch",
-         .type = VF_OPT_STRING,
-         .value = &arch,
-         .metavar = "NAME",
-         .help = "the same sizes as an architecture of GGUF: llama, qwen2, qwen3, qwen3moe, olmoe"},
-        {.name = "quant",
-         .type = VF_OPT_CHOICE,
-         .value = &quant,
-         .choices = quants,
-         .help = "of every matrix (q4)"},
-        {.name = "routing",
-         .type = VF_OPT_STRING,
-         .value = &routing,
-         .metavar = "KIND",
-         .help = "which experts tokens choose: realistic, flat (all alike), or A,B,R, the shares "
-                 "of popularity and persistence and the latter's coefficient from token to token "
-                 "(plain random weights)"},
-        {.name = "seed",
-         .type = VF_OPT_INT,
-         .value = &seed,
-         .metavar = "N",
-         .min = 0,
-         .max = 9e15,
-         .help = "of the random weights (1)"},
-    };
-    const struct vf_cli cli = {.program = "vflow-bench make-model",
-                               .usage = "(--like NAME | --config FILE) -o FILE [options]",
-                               .summary = "Writes a model of random weights, for measurements that "
-                                          "need a geometry but no checkpoint.",
-                               .opts = opts,
-                               .opt_count = VF_ARRAY_LEN(opts)};
-    struct vf_err err = {0};
+    (void)r;
+    const struct make_options *o = options;
     struct vf_config config = {0};
-    enum vf_code code = vf_cli_parse(&cli, argc, argv, NULL, NULL, &err);
-    if (code == VF_OK && (!like == !config_path || !out))
-        code = vf_err_set(&err, VF_ERR_USAGE, "one of --like and --config, and -o are needed");
+    if (!o->like == !o->config || !o->out)
+        return vf_err_set(err, VF_ERR_USAGE, "one of --like and --config, and -o are needed");
+    enum vf_code code = o->like ? bench_geometry_config(o->like, &config, err)
+                                : vf_config_load(o->config, &config, err);
+    if (code == VF_OK && o->arch)
+        code = apply_arch(&config, o->arch, err);
     if (code == VF_OK)
-        code = like ? bench_geometry_config(like, &config, &err)
-                    : vf_config_load(config_path, &config, &err);
-    if (code == VF_OK && arch)
-        code = apply_arch(&config, arch, &err);
-    if (code == VF_OK)
-        code = bench_write_model(&config, out, format, quant, routing, (uint64_t)seed, &err);
+        code = bench_write_model(&config, o->out, o->format, o->quant, o->routing,
+                                 (uint64_t)o->seed, err);
     vf_config_deinit(&config);
-    return code == VF_OK ? 0 : vf_cli_fail(cli.program, &err);
+    return code;
 }
+
+static const char *const formats[] = {"vflow", "cflow", "gguf", NULL};
+static const char *const quants[] = {"f32", "f16", "q8", "q4", NULL};
+
+static const struct make_options defaults = {
+    .format = VF_FORMAT_VFLOW, .quant = VF_QUANT_Q4, .seed = 1};
+static const struct bench_option options[] = {
+    BENCH_OPTION(struct make_options, like, .name = "like", .type = VF_OPT_STRING,
+                 .metavar = "NAME", .help = "a named geometry"),
+    BENCH_OPTION(struct make_options, config, .name = "config", .type = VF_OPT_STRING,
+                 .metavar = "FILE", .help = "the geometry of a config.json instead"),
+    BENCH_OPTION(struct make_options, out, .name = "output", .short_name = 'o',
+                 .type = VF_OPT_STRING, .metavar = "FILE", .help = "the model file to write"),
+    BENCH_OPTION(struct make_options, format, .name = "format", .type = VF_OPT_CHOICE,
+                 .choices = formats,
+                 .help = "vflow, cflow, or gguf for other engines: the same weights (vflow)"),
+    BENCH_OPTION(
+        struct make_options, arch, .name = "arch", .type = VF_OPT_STRING, .metavar = "NAME",
+        .help = "the same sizes as an architecture of GGUF: llama, qwen2, qwen3, qwen3moe, olmoe"),
+    BENCH_OPTION(struct make_options, quant, .name = "quant", .type = VF_OPT_CHOICE,
+                 .choices = quants, .help = "of every matrix (q4)"),
+    BENCH_OPTION(struct make_options, routing, .name = "routing", .type = VF_OPT_STRING,
+                 .metavar = "KIND",
+                 .help = "which experts tokens choose: realistic, flat (all alike), or A,B,R, the "
+                         "shares of popularity and persistence and the latter's coefficient from "
+                         "token to token (plain random weights)"),
+    BENCH_WIDE_OPTION(struct make_options, seed, .name = "seed", .type = VF_OPT_INT, .metavar = "N",
+                      .min = 0, .max = 9e15, .help = "of the random weights (1)"),
+};
+const struct bench_command bench_make_model = {
+    .name = "make-model",
+    .what = "write a model of random weights of a named geometry",
+    .usage = "(--like NAME | --config FILE) -o FILE",
+    .summary = "Writes a model of random weights, for measurements that need a geometry but no "
+               "checkpoint.",
+    BENCH_OPTIONS(options, defaults),
+    .plain = true,
+    .run = make_model};

@@ -252,17 +252,17 @@ static enum vf_code write_svg(struct bench_report *r, const char *path, struct v
     return vf_out_file_commit(file, err);
 }
 
-static enum vf_code write_out(struct bench_report *r, const struct bench_output *output,
+static enum vf_code write_out(struct bench_report *r, bool json, const char *svg,
                               struct vf_err *err)
 {
     if (r->failed || r->chart.failed)
         return vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for the result of %s", r->name);
-    if (output->svg) {
-        enum vf_code code = write_svg(r, output->svg, err);
+    if (svg) {
+        enum vf_code code = write_svg(r, svg, err);
         if (code)
             return code;
     }
-    if (!output->json) {
+    if (!json) {
         print_tables(r);
         return VF_OK;
     }
@@ -272,13 +272,13 @@ static enum vf_code write_out(struct bench_report *r, const struct bench_output 
     return VF_OK;
 }
 
-enum vf_code bench_report_end(struct bench_report *r, const struct bench_output *output,
-                              enum vf_code code, struct vf_err *err)
+enum vf_code bench_report_end(struct bench_report *r, bool json, const char *svg, enum vf_code code,
+                              struct vf_err *err)
 {
     if (!r)
         return code ? code : vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for the result");
     if (code == VF_OK)
-        code = write_out(r, output, err);
+        code = write_out(r, json, svg, err);
     json_decref(r->root);
     bench_chart_deinit(&r->chart);
     free(r->lines);

@@ -10,24 +10,8 @@
 
 #include "bench/bench.h"
 #include "bench/report/chart.h"
-#include "common/base/cli.h"
 
 #include <math.h>
-
-/* The options of every benchmark. */
-struct bench_output {
-    bool json;
-    const char *svg;
-};
-#define BENCH_OUTPUT_OPTS(output)                                                                  \
-    {.name = "json",                                                                               \
-     .type = VF_OPT_FLAG,                                                                          \
-     .value = &(output).json,                                                                      \
-     .help = "print one JSON object instead of tables"},                                           \
-    {                                                                                              \
-        .name = "svg", .type = VF_OPT_STRING, .value = &(output).svg, .metavar = "FILE",           \
-        .help = "also draw the result"                                                             \
-    }
 
 enum bench_format { BENCH_TEXT, BENCH_INT, BENCH_1, BENCH_2, BENCH_3, BENCH_4, BENCH_PERCENT };
 struct bench_column {
@@ -62,9 +46,9 @@ void bench_report_table(struct bench_report *r, const char *key, const char *tit
                         const struct bench_column *columns, size_t count);
 void bench_report_row(struct bench_report *r, const struct bench_cell *cells);
 struct bench_chart *bench_report_chart(struct bench_report *r);
-/* Writes everything when code is VF_OK, frees the report in any case and returns the first fault.
- * NULL is fine. */
-enum vf_code bench_report_end(struct bench_report *r, const struct bench_output *output,
-                              enum vf_code code, struct vf_err *err);
+/* Writes everything when code is VF_OK (svg: a file, or NULL), frees the report in any case and
+ * returns the first fault. NULL is fine. */
+enum vf_code bench_report_end(struct bench_report *r, bool json, const char *svg, enum vf_code code,
+                              struct vf_err *err);
 
 #endif

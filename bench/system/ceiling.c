@@ -1,7 +1,8 @@
 /* The machine's read ceiling: 1..n threads, probe by probe in turn, since neighbours and clocks
  * move it within seconds. A ceiling with two levels shows in the histogram and as a split.
  */
-#include "bench/report/report.h"
+#include "bench/bench.h"
+#include "bench/command.h"
 
 #include "common/base/log.h"
 #include "common/base/util.h"
@@ -16,8 +17,8 @@
 #define SPLIT_PART 0.2  /* of the samples, on either side */
 
 struct ceiling_options {
-    uint32_t threads, samples;
-    struct bench_output output;
+    uint32_t threads; /* 0: the CPUs of this process */
+    uint32_t samples;
 };
 
 /* 1, 2, 3, 4, 6, 8, 12, ... and n itself. */
@@ -117,12 +118,12 @@ static void report(struct bench_report *r, const uint32_t *counts, int count, do
     }
 }
 
-static enum vf_code measure(const struct ceiling_options *o, struct vf_err *err)
+static enum vf_code measure(void *options, struct bench_report *r, struct vf_err *err)
 {
+    const struct ceiling_options *o = options;
     uint32_t counts[COUNTS_MAX];
-    int count = thread_counts(o->threads, counts);
+    int count = thread_counts(o->threads ? o->threads : vf_bandwidth_default_threads(), counts);
     double *samples = calloc((size_t)count * o->samples, sizeof *samples);
-    struct bench_report *r = bench_report_begin("ceiling");
     enum vf_code code =
         samples ? VF_OK : vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for the samples");
     for (uint32_t s = 0; code == VF_OK && s < o->samples; s++) {
@@ -135,40 +136,18 @@ static enum vf_code measure(const struct ceiling_options *o, struct vf_err *err)
     if (code == VF_OK)
         report(r, counts, count, samples, o);
     free(samples);
-    return bench_report_end(r, &o->output, code, err);
+    return code;
 }
 
-int bench_ceiling(int argc, char **argv)
-{
-    int64_t threads = vf_bandwidth_default_threads(), samples = 20;
-    struct ceiling_options o = {0};
-    const struct vf_opt opts[] = {
-        {.name = "threads",
-         .type = VF_OPT_INT,
-         .value = &threads,
-         .metavar = "N",
-         .min = 1,
-         .max = VF_BANDWIDTH_THREADS_MAX,
-         .help = "from 1 to N threads (the CPUs of this process)"},
-        {.name = "samples",
-         .type = VF_OPT_INT,
-         .value = &samples,
-         .metavar = "N",
-         .min = 5,
-         .max = 100000,
-         .help = "probes of each (20)"},
-        BENCH_OUTPUT_OPTS(o.output),
-    };
-    const struct vf_cli cli = {.program = "vflow-bench ceiling",
-                               .usage = "[options]",
-                               .summary = "How fast this machine reads memory: what bounds decode.",
-                               .opts = opts,
-                               .opt_count = VF_ARRAY_LEN(opts)};
-    struct vf_err err = {0};
-    enum vf_code code = vf_cli_parse(&cli, argc, argv, NULL, NULL, &err);
-    o.threads = (uint32_t)threads;
-    o.samples = (uint32_t)samples;
-    if (code == VF_OK)
-        code = measure(&o, &err);
-    return code == VF_OK ? 0 : vf_cli_fail(cli.program, &err);
-}
+static const struct ceiling_options defaults = {.samples = 20};
+static const struct bench_option options[] = {
+    BENCH_THREADS(struct ceiling_options, VF_BANDWIDTH_THREADS_MAX,
+                  "from 1 to N threads (the CPUs of this process)"),
+    BENCH_SAMPLES(struct ceiling_options, 5, 100000, "probes of each (20)"),
+};
+const struct bench_command bench_ceiling = {
+    .name = "ceiling",
+    .what = "how fast this machine reads memory, over threads",
+    .summary = "How fast this machine reads memory: what bounds decode.",
+    BENCH_OPTIONS(options, defaults),
+    .run = measure};

@@ -1,6 +1,7 @@
 /* What a drive delivers over read sizes and depths, and what the engine's own probe makes of it.
  * The cells take turns, round after round, since neighbours move a drive's speed within seconds. */
-#include "bench/report/report.h"
+#include "bench/bench.h"
+#include "bench/command.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -25,7 +26,6 @@ struct drive_options {
     const char *path;
     uint32_t rounds, cell_ms;
     bool buffered;
-    struct bench_output output;
 };
 
 struct source {
@@ -166,14 +166,14 @@ static enum vf_code report_probes(struct bench_report *r, struct source *s, stru
     return VF_OK;
 }
 
-static enum vf_code measure(const struct drive_options *o, struct vf_err *err)
+static enum vf_code measure(void *options, struct bench_report *r, struct vf_err *err)
 {
+    const struct drive_options *o = options;
     struct source s = {0};
     struct grid g = {.rounds = o->rounds};
     enum vf_code code = open_source(o, &s, err);
     if (code != VF_OK)
         return code;
-    struct bench_report *r = bench_report_begin("drive");
     choose_sizes(&s, &g);
     size_t cells = g.size_count * DEPTHS;
     g.rates = calloc(cells * o->rounds + 1, sizeof *g.rates);
@@ -196,47 +196,25 @@ static enum vf_code measure(const struct drive_options *o, struct vf_err *err)
     free(g.rates);
     free(g.latencies);
     vf_drive_close(s.drive);
-    return bench_report_end(r, &o->output, code, err);
+    return code;
 }
 
-int bench_drive(int argc, char **argv)
-{
-    int64_t rounds = 3, cell_ms = 150;
-    struct drive_options o = {0};
-    const struct vf_opt opts[] = {
-        {.name = "rounds",
-         .type = VF_OPT_INT,
-         .value = &rounds,
-         .metavar = "N",
-         .min = 1,
-         .max = 1000,
-         .help = "samples of each cell, medians count (3)"},
-        {.name = "cell-ms",
-         .type = VF_OPT_INT,
-         .value = &cell_ms,
-         .metavar = "N",
-         .min = 1,
-         .max = 60000,
-         .help = "time of one sample (150)"},
-        {.name = "buffered",
-         .type = VF_OPT_FLAG,
-         .value = &o.buffered,
-         .help = "through the page cache, dropped behind each read"},
-        BENCH_OUTPUT_OPTS(o.output),
-    };
-    const struct vf_cli cli = {
-        .program = "vflow-bench drive",
-        .usage = "MODEL|FILE [options]",
-        .summary = "Random reads of a file (of a model: its expert bank) over sizes and depths.",
-        .opts = opts,
-        .opt_count = VF_ARRAY_LEN(opts),
-        .positional_min = 1,
-        .positional_max = 1};
-    struct vf_err err = {0};
-    enum vf_code code = vf_cli_parse(&cli, argc, argv, &o.path, NULL, &err);
-    o.rounds = (uint32_t)rounds;
-    o.cell_ms = (uint32_t)cell_ms;
-    if (code == VF_OK)
-        code = measure(&o, &err);
-    return code == VF_OK ? 0 : vf_cli_fail(cli.program, &err);
-}
+static const struct drive_options defaults = {.rounds = 3, .cell_ms = 150};
+static const struct bench_option options[] = {
+    BENCH_OPTION(struct drive_options, rounds, .name = "rounds", .type = VF_OPT_INT, .metavar = "N",
+                 .min = 1, .max = 1000, .help = "samples of each cell, medians count (3)"),
+    BENCH_OPTION(struct drive_options, cell_ms, .name = "cell-ms", .type = VF_OPT_INT,
+                 .metavar = "N", .min = 1, .max = 60000, .help = "time of one sample (150)"),
+    BENCH_OPTION(struct drive_options, buffered, .name = "buffered", .type = VF_OPT_FLAG,
+                 .help = "through the page cache, dropped behind each read"),
+};
+const struct bench_command bench_drive = {
+    .name = "drive",
+    .what = "how fast a drive reads, over read sizes and queue depths",
+    .usage = "MODEL|FILE",
+    .summary = "Random reads of a file (of a model: its expert bank) over sizes and depths.",
+    .words_min = 1,
+    .words_max = 1,
+    .words = offsetof(struct drive_options, path),
+    BENCH_OPTIONS(options, defaults),
+    .run = measure};

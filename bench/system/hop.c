@@ -4,7 +4,8 @@
  * One way, by the clock that both processes share: the sender's time travels in the message. Sent
  * at once, the receiver still spins (mailbox) or is about to poll; sent after a pause, it sleeps.
  */
-#include "bench/report/report.h"
+#include "bench/bench.h"
+#include "bench/command.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -176,7 +177,6 @@ static enum vf_code exchange(struct line *l, uint32_t n, bool pause, double *us,
 
 struct hop_options {
     uint32_t samples;
-    struct bench_output output;
 };
 
 static const struct bench_column columns[] = {
@@ -262,12 +262,12 @@ static enum vf_code measure_copy(const struct hop_options *o, uint32_t column_co
     return VF_OK;
 }
 
-static enum vf_code measure(const struct hop_options *o, struct vf_err *err)
+static enum vf_code measure(void *options, struct bench_report *r, struct vf_err *err)
 {
+    const struct hop_options *o = options;
     static const char *const mailbox[2] = {"mailbox, reader spinning", "mailbox, reader asleep"};
     static const char *const sockets[2] = {"ZeroMQ ipc, at once", "ZeroMQ ipc, after a pause"};
     double *us = calloc(o->samples, sizeof *us);
-    struct bench_report *r = bench_report_begin("hop");
     bench_report_fact(r, "samples", o->samples);
     bench_report_table(r, "rows", NULL, columns, VF_ARRAY_LEN(columns));
     struct bench_panel *panel =
@@ -286,33 +286,16 @@ static enum vf_code measure(const struct hop_options *o, struct vf_err *err)
     for (uint32_t c = 1; code == VF_OK && c <= 256; c *= 16)
         code = measure_copy(o, c, us, r, panel, err);
     free(us);
-    return bench_report_end(r, &o->output, code, err);
+    return code;
 }
 
-int bench_hop(int argc, char **argv)
-{
-    int64_t samples = 2000;
-    struct hop_options o = {0};
-    const struct vf_opt opts[] = {
-        {.name = "samples",
-         .type = VF_OPT_INT,
-         .value = &samples,
-         .metavar = "N",
-         .min = 5,
-         .max = 10000000,
-         .help = "messages of each kind (2000)"},
-        BENCH_OUTPUT_OPTS(o.output),
-    };
-    const struct vf_cli cli = {.program = "vflow-bench hop",
-                               .usage = "[options]",
-                               .summary = "How long a message takes to another process, and a copy "
-                                          "of an activation.",
-                               .opts = opts,
-                               .opt_count = VF_ARRAY_LEN(opts)};
-    struct vf_err err = {0};
-    enum vf_code code = vf_cli_parse(&cli, argc, argv, NULL, NULL, &err);
-    o.samples = (uint32_t)samples;
-    if (code == VF_OK)
-        code = measure(&o, &err);
-    return code == VF_OK ? 0 : vf_cli_fail(cli.program, &err);
-}
+static const struct hop_options defaults = {.samples = 2000};
+static const struct bench_option options[] = {
+    BENCH_SAMPLES(struct hop_options, 5, 10000000, "messages of each kind (2000)"),
+};
+const struct bench_command bench_hop = {
+    .name = "hop",
+    .what = "one-way latency between processes",
+    .summary = "How long a message takes to another process, and a copy of an activation.",
+    BENCH_OPTIONS(options, defaults),
+    .run = measure};
