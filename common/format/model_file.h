@@ -92,12 +92,18 @@ const uint8_t *vf_model_file_expert_data(const struct vf_model_file *f, uint32_t
 void vf_expert_matrices(const struct vf_model_file *f, const uint8_t *data, struct vf_matrix *gate,
                         struct vf_matrix *up, struct vf_matrix *down);
 
-/* Compares a tensor's bytes with its stored checksum; VF_ERR_CORRUPT names file and tensor, and the
- * first broken tile. data is the expert's record, wherever it was read to. */
+/* Compares a tensor's bytes with its stored checksum, and looks at its numbers: VF_ERR_CORRUPT
+ * names file and tensor, and the first broken tile, or the first NaN or infinity among numbers and
+ * scales. data is the expert's record, wherever it was read to. */
 enum vf_code vf_model_file_verify_tensor(const struct vf_model_file *f, struct vf_tensor_id id,
                                          struct vf_err *err);
 enum vf_code vf_model_file_verify_expert(const struct vf_model_file *f, uint32_t layer,
                                          uint32_t expert, const uint8_t *data, struct vf_err *err);
+
+/* Only the numbers of a record whose checksum has been compared. */
+enum vf_code vf_model_file_check_expert_values(const struct vf_model_file *f, uint32_t layer,
+                                               uint32_t expert, const uint8_t *data,
+                                               struct vf_err *err);
 
 /* For inspect: the raw table. */
 struct vf_tensor_entry_view {

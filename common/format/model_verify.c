@@ -1,5 +1,6 @@
 /* Reads weights: the tile directory, checksums of tensors and experts, zeros between them. */
 #include "common/format/model_file_internal.h"
+#include "common/format/values_check.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -123,6 +124,36 @@ static void name_broken_tile(const struct vf_tile_view *t, const uint8_t *data, 
         snprintf(text, size, ", first in the tile at row %u, column %u", t->row, t->col);
 }
 
+/* Right checksums don't make right numbers: whoever wrote the file may have written a NaN. */
+static enum vf_code check_values(const struct vf_model_file *f, const char *label, bool vector,
+                                 enum vf_quant quant, uint32_t rows, uint32_t cols,
+                                 const uint8_t *data, struct vf_err *err)
+{
+    struct vf_bad_value v;
+    if (vector ? vf_values_finite_vector((const float *)(const void *)data, cols, &v)
+               : vf_values_finite(&(struct vf_matrix){data, rows, cols, quant}, &v))
+        return VF_OK;
+    return bad(f, "tensor %s: the %s at row %u, column %u is %s, must be finite", label,
+               v.is_scale ? "scale" : "number", v.row, v.col, v.is_nan ? "NaN" : "an infinity");
+}
+
+enum vf_code vf_model_file_check_expert_values(const struct vf_model_file *f, uint32_t layer,
+                                               uint32_t expert, const uint8_t *data,
+                                               struct vf_err *err)
+{
+    enum vf_code code = VF_OK;
+    for (int part = 0; part < 3 && !code; part++) {
+        char label[VF_TENSOR_LABEL_BYTES];
+        struct vf_tensor_id id = {
+            .kind = VF_T_EXPERT_GATE + part, .layer = layer, .expert = expert};
+        code =
+            check_values(f, vf_tensor_label(id, label, sizeof label), false,
+                         f->expert.layout.quant[part], f->expert.rows[part], f->expert.cols[part],
+                         data + vf_expert_part_offset(&f->expert, part), err);
+    }
+    return code;
+}
+
 enum vf_code vf_model_file_verify_tensor(const struct vf_model_file *f, struct vf_tensor_id id,
                                          struct vf_err *err)
 {
@@ -133,9 +164,11 @@ enum vf_code vf_model_file_verify_tensor(const struct vf_model_file *f, struct v
         return vf_model_bad(f, VF_ERR_INTERNAL, err, "asked to verify %s, which the model lacks",
                             label);
     const struct vf_disk_tensor *t = &f->tensors[i];
-    uint64_t sum = XXH3_64bits(f->weights + t->offset, t->bytes);
+    const uint8_t *data = f->weights + t->offset;
+    uint64_t sum = XXH3_64bits(data, t->bytes);
     if (sum == t->xxh3)
-        return VF_OK;
+        return check_values(f, label, vf_model_entry_is_vector(t), t->quant, t->rows, t->cols, data,
+                            err);
     for (uint64_t tile = 0; tile < t->tile_count && !*where; tile++) {
         struct vf_tile_view v = vf_model_file_tile(f, i, tile);
         name_broken_tile(&v, f->weights + v.offset, where, sizeof where);
@@ -153,7 +186,7 @@ enum vf_code vf_model_file_verify_expert(const struct vf_model_file *f, uint32_t
     struct vf_expert_extent e = vf_model_file_expert(f, layer, expert);
     uint64_t sum = XXH3_64bits(data, e.bytes);
     if (sum == e.xxh3)
-        return VF_OK;
+        return vf_model_file_check_expert_values(f, layer, expert, data, err);
     char where[80] = "";
     const char *part_word = "";
     for (int part = 0; part < 3 && !*where; part++) {

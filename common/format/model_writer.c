@@ -7,10 +7,12 @@
  */
 #include "common/format/model_writer.h"
 
+#include "common/base/log.h"
 #include "common/base/out_file.h"
 #include "common/base/util.h"
 #include "common/format/layout.h"
 #include "common/format/pack.h"
+#include "common/format/small_weights.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -58,6 +60,7 @@ struct vf_model_writer {
     uint32_t next_row, next_col;
     uint64_t next_offset, next_tile;
     XXH3_state_t *hash;
+    struct vf_small_weights small;
     unsigned threads; /* that pack, this one included */
     float *scratch;   /* one tile's f32 for each of them */
     uint8_t *packed;  /* one piece's tiles */
@@ -267,6 +270,7 @@ static enum vf_code begin_tensor(struct vf_model_writer *w, struct vf_tensor_id 
     w->next_offset = t->offset;
     w->next_tile = t->tile_begin;
     XXH3_64bits_reset(w->hash);
+    vf_small_weights_begin(&w->small, t->vector ? VF_QUANT_F32 : t->quant);
     return VF_OK;
 }
 
@@ -288,9 +292,39 @@ static enum vf_code hash_file(struct vf_model_writer *w, uint64_t offset, uint64
     return VF_OK;
 }
 
+static enum vf_code judge_small_weights(const struct vf_model_writer *w, struct vf_err *err)
+{
+    const struct vf_small_weights *s = &w->small;
+    const char *quant = vf_quant_name(w->target.quant);
+    char label[VF_TENSOR_LABEL_BYTES];
+    vf_tensor_label(w->open_id, label, sizeof label);
+    switch (vf_small_weights_verdict(s)) {
+    case VF_SMALL_NONE:
+        return VF_OK;
+    case VF_SMALL_ROWS:
+        vf_warn("tensor %s: %" PRIu64
+                " of %u rows are too small for %s and lose more than a sixteenth, the "
+                "largest weight of them, %.3g, in row %u (the tensor's is %.3g); --quant f32 keeps "
+                "them",
+                label, s->rows_lost, w->target.rows, quant, (double)s->row_largest, s->row,
+                (double)s->largest);
+        return VF_OK;
+    default:
+        return vf_err_set(
+            err, VF_ERR_CORRUPT,
+            "tensor %s: its weights are too small for %s: the largest, %.3g, is in row "
+            "%u, and of all together %.0f%% would be lost, at most 6%% are allowed "
+            "(root mean square); --quant f32 keeps them",
+            label, quant, (double)s->row_largest, s->row, 100 * sqrt(s->lost / s->energy));
+    }
+}
+
 static enum vf_code end_tensor(struct vf_model_writer *w, struct vf_err *err)
 {
     const struct target *t = &w->target;
+    enum vf_code judged = judge_small_weights(w, err);
+    if (judged)
+        return judged;
     VF_ASSERT(w->next_offset == t->offset + t->bytes);
     w->open = false;
     if (t->part < 0) {
@@ -439,6 +473,8 @@ static enum vf_code put_stripe(struct vf_model_writer *w, const struct block *b,
     enum vf_code code = b->groups ? check_scales(w, b, err)
                                   : check_weights(w, b->values, (size_t)b->row_count * b->col_count,
                                                   b->col_count, err);
+    if (!code && !b->groups)
+        vf_small_weights_add(&w->small, b->values, b->row_count, b->col_count, b->col_count);
     for (uint32_t begin = 0; begin < b->col_count && !code; begin += VF_PACK_COLS_MAX) {
         uint32_t n = (uint32_t)vf_min_u64(VF_PACK_COLS_MAX, b->col_count - begin);
         code = put_piece(w, b, begin, n, err);
@@ -495,6 +531,7 @@ static enum vf_code put_any(struct vf_model_writer *w, struct vf_tensor_id id,
     code = put_stripe(w, b, err);
     if (code || w->next_col < w->target.cols)
         return code;
+    vf_small_weights_end_stripe(&w->small, w->next_row, b->row_count);
     w->next_col = 0;
     w->next_row += b->row_count;
     return w->next_row < w->target.rows ? VF_OK : end_tensor(w, err);
