@@ -104,8 +104,7 @@ int main(int argc, char **argv)
     };
     const struct vf_cli cli = {
         .program = PROGRAM,
-        .usage = "DIR|FILE.gguf -o FILE [--format vflow|cflow] [--quant q4|q8|f16|f32] "
-                 "[--no-tokenizer]\n"
+        .usage = "DIR|FILE.gguf -o FILE [options]\n"
                  "       vflow-convert MODEL --split-bank DIR,DIR",
         .summary = "Converts a checkpoint directory (config.json, *.safetensors, tokenizer.json) "
                    "or a GGUF file (llama, qwen2, qwen3, qwen3moe, olmoe; F32, F16, BF16, Q8_0, "

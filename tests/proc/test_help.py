@@ -9,13 +9,16 @@ import tap
 
 SINGLE = ["vflow-convert", "vflow-inspect", "vflow-stage-worker", "vflow-io-worker"]
 SEVERAL = {"vflow-coordinator": ["generate", "score", "serve", "plan"],
-           "vflow-client": ["generate", "score", "status", "cancel", "keygen"]}
+           "vflow-client": ["generate", "score", "status", "cancel", "keygen"],
+           "vflow-bench": ["make-model", "ceiling", "matvec", "layout", "fused", "prefetch", "hop",
+                           "decode", "flows", "formats", "workers", "record", "replay", "drive",
+                           "overlap"]}
 ALL = [[p] for p in SINGLE] + [[p, c] for p, list_ in SEVERAL.items() for c in list_]
 # Nearly right, and what was meant; None: nothing is near enough to be named.
 NEAR = [
     (["vflow-coordinator", "genrate"], "generate"), (["vflow-coordinator", "socre"], "score"),
     (["vflow-coordinator", "pl"], "plan"), (["vflow-coordinator", "zzz"], None),
-    (["vflow-client", "stats"], "status"), (["vflow-client", "help", "keygem"], "keygen"),
+    (["vflow-client", "stats"], "status"), (["vflow-bench", "cieling"], "ceiling"), (["vflow-client", "help", "keygem"], "keygen"),
     (["vflow-coordinator", "generate", "--thread", "2"], "--threads"),
     (["vflow-coordinator", "generate", "--expert-cahce=1G"], "--expert-cache"),
     (["vflow-coordinator", "serve", "--prefilchunk", "2"], "--prefill-chunk"),
