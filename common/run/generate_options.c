@@ -2,9 +2,12 @@
 
 #include "common/base/util.h"
 
+#include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #define MAX_TOKENS_DEFAULT 256
 #define MAX_TOKENS_MAX     (1 << 24) /* the longest context there is */
@@ -41,8 +44,10 @@ size_t vf_generate_options_table(struct vf_generate_options *o, struct vf_opt *o
         {"min-p", 0, VF_OPT_FLOAT, &o->min_p, "P",
          "only tokens with this share of the likeliest one's probability (default 0: off)", 0, 1,
          NULL},
-        {"seed", 0, VF_OPT_INT, &o->seed, "N", "same seed, same text (default 0)", 0, SEED_MAX,
-         NULL},
+        {"seed", 0, VF_OPT_STRING, &o->seed_text, "N|random",
+         "same seed, same text (default 0, which tells the same story each time; random draws one "
+         "and says which)",
+         0, 0, NULL},
         {"stop", 0, VF_OPT_LIST, &o->stop, "TEXT", "end before this text; may be repeated", 0, 0,
          NULL},
         {"ignore-eos", 0, VF_OPT_FLAG, &o->ignore_eos, NULL, "go on after an end-of-sequence token",
@@ -66,6 +71,30 @@ static enum vf_code check(const struct vf_generate_options *o, struct vf_err *er
     return VF_OK;
 }
 
+static enum vf_code draw_seed(int64_t *seed, struct vf_err *err)
+{
+    uint64_t random;
+    if (getrandom(&random, sizeof random, 0) != (ssize_t)sizeof random)
+        return vf_err_errno(err, VF_ERR_IO, errno, "--seed random: getrandom");
+    *seed = (int64_t)(random >> 11); /* 53 bits: every one of them can be given */
+    fprintf(stderr, "the seed drawn is %" PRId64 ": --seed %" PRId64 " gives this text again\n",
+            *seed, *seed);
+    return VF_OK;
+}
+
+static enum vf_code take_seed(struct vf_generate_options *o, struct vf_err *err)
+{
+    const struct vf_opt number = {.type = VF_OPT_INT, .value = &o->seed, .max = SEED_MAX};
+    if (!o->seed_text)
+        return VF_OK;
+    if (strcmp(o->seed_text, "random") == 0)
+        return draw_seed(&o->seed, err);
+    if (vf_cli_set(&number, o->seed_text, err) == VF_OK)
+        return VF_OK;
+    vf_err_prepend(err, "--seed: ");
+    return vf_err_append(err, ", and so is random");
+}
+
 static enum vf_code take_argument(struct vf_generate_options *o, struct vf_err *err)
 {
     snprintf(o->text_name, sizeof o->text_name, "-p");
@@ -85,6 +114,8 @@ static enum vf_code take_file(struct vf_generate_options *o, struct vf_err *err)
 enum vf_code vf_generate_options_read(struct vf_generate_options *o, struct vf_err *err)
 {
     enum vf_code code = check(o, err);
+    if (!code)
+        code = take_seed(o, err);
     if (code || o->tokens)
         return code;
     if ((code = o->prompt ? take_argument(o, err) : take_file(o, err)))

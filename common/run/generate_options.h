@@ -15,6 +15,7 @@
 struct vf_generate_options {                   /* defaults of the command line */
     const char *prompt, *prompt_file, *tokens; /* exactly one is given */
     int64_t max_tokens, top_k, seed;
+    const char *seed_text; /* a number, or "random", of which read makes the seed; NULL: 0 */
     double temperature, top_p, min_p;
     struct vf_opt_list stop;
     bool no_bos, ignore_eos, json;

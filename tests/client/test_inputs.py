@@ -1,6 +1,7 @@
 """What a user hands to a command by other ways than one argument: prompts from files and pipes,
 endpoints by name and with odd ports, and numbers that must mean the same on both sides."""
 import os
+import re
 import socket
 import sys
 
@@ -71,6 +72,24 @@ def test_top_p_zero(server):
     ok(texts[0] == texts[1] != greedy, "--top-p 1 is off, on both sides")
 
 
+def test_seed(server):
+    hot = ["-p", PROMPT, "--temperature", "1.5", "--top-p", "1", "--seed"]
+    drawn = []
+    for ask in (here, lambda *options, **more: there(server, *options, **more)):
+        got = ask(*hot, "random", check=True)
+        said = re.fullmatch(rb"the seed drawn is (\d+): --seed (\d+) gives this text again\n",
+                            got.stderr)
+        seed = said.group(1).decode() if said and said.group(1) == said.group(2) else "0"
+        drawn.append(seed)
+        ok(said and ask(*hot, seed, check=True).stdout == got.stdout,
+           "--seed random: %s tells the story again" % seed) or note("%r" % got.stderr)
+    ok("0" not in drawn and drawn[0] != drawn[1], "two draws, two seeds")
+    for bad in ("-1", "9007199254740993", "Random", ""):
+        for got in both(server, *hot, bad):
+            ok(got.returncode == 2 and b"--seed: '%s' found" % bad.encode() in got.stderr and
+               b"random" in got.stderr, "--seed '%s' is refused" % bad) or note("%r" % got.stderr)
+
+
 def serve(endpoint):
     return run([COORDINATOR, "serve", "--model", model(), "--insecure", "--bind", endpoint])
 
@@ -110,6 +129,7 @@ with Server() as main_server:
     test_prompt_files(main_server)
     test_bad_prompts(main_server)
     test_top_p_zero(main_server)
+    test_seed(main_server)
     main_server.stop()
 test_ports()
 test_names()
