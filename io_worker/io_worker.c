@@ -9,7 +9,7 @@
 #include "common/experts/stripes.h"
 #include "common/run/member.h"
 #include "common/settings/settings.h"
-#include "io_worker/engine.h"
+#include "io_worker/read_engine.h"
 #include "io_worker/service.h"
 
 #include <errno.h>

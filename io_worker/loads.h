@@ -22,7 +22,7 @@
 
 #include "common/experts/bank.h"
 #include "common/experts/cache_loader.h"
-#include "io_worker/engine.h"
+#include "io_worker/read_engine.h"
 
 #define VF_IO_PIECES_MAX    64u /* of a record: a bit each */
 #define VF_IO_DEPTH_DEFAULT 4u

@@ -1,7 +1,7 @@
 #include "io_worker/neighbours.h"
 
 #include "common/base/util.h"
-#include "io_worker/engine.h"
+#include "io_worker/read_engine.h"
 
 uint32_t vf_neighbours_max(const struct vf_expert_bank *bank, uint64_t piece_bytes)
 {

@@ -1,6 +1,6 @@
 /* A serial drive in arithmetic: what is asked for waits for what was asked for before. */
 #include "common/base/util.h"
-#include "io_worker/engine_internal.h"
+#include "io_worker/read_engine_internal.h"
 
 uint64_t vf_throttle_due_ns(struct vf_throttle *t, uint64_t bytes, uint64_t now_ns)
 {

@@ -14,8 +14,8 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "rows are sent as they lie in memory");
 
-struct request {
-    struct request *next;
+struct client_request {
+    struct client_request *next;
     struct vf_requests *owner;
     struct vf_peer *peer;
     uint64_t client_id;    /* the client's */
@@ -35,7 +35,7 @@ struct request {
 struct vf_requests {
     struct vf_requests_params params;
     struct vf_admission admission;
-    struct request *list;
+    struct client_request *list;
     uint64_t started_ns;
 };
 
@@ -63,7 +63,7 @@ void vf_requests_destroy(struct vf_requests *r)
     free(r);
 }
 
-static void request_free(struct request *q)
+static void client_request_free(struct client_request *q)
 {
     free(q->tokens);
     free(q->token_logp);
@@ -71,17 +71,17 @@ static void request_free(struct request *q)
 }
 
 /* Takes the request out of the list and gives its client back. */
-static void request_end(struct request *q)
+static void client_request_end(struct client_request *q)
 {
-    struct request **link = &q->owner->list;
+    struct client_request **link = &q->owner->list;
     while (*link != q)
         link = &(*link)->next;
     *link = q->next;
     vf_peer_release(q->peer);
-    request_free(q);
+    client_request_free(q);
 }
 
-static void end_early(struct request *q)
+static void end_early(struct client_request *q)
 {
     q->ending = true;
     vf_scheduler_cancel(q->owner->params.scheduler, q->scheduler_id);
@@ -89,7 +89,7 @@ static void end_early(struct request *q)
 
 /* ---- the scheduler's events ------------------------------------------------------------------ */
 
-static void answer(struct request *q, Vflow__Envelope *m)
+static void answer(struct client_request *q, Vflow__Envelope *m)
 {
     if (!q->silent)
         vf_front_send(q->peer, q->client_id, m);
@@ -98,7 +98,7 @@ static void answer(struct request *q, Vflow__Envelope *m)
 static void on_token(void *ctx, uint64_t id, uint32_t token, const char *text, size_t text_bytes)
 {
     (void)id;
-    struct request *q = ctx;
+    struct client_request *q = ctx;
     Vflow__Tokens tokens = VFLOW__TOKENS__INIT;
     Vflow__Envelope m = VFLOW__ENVELOPE__INIT;
     if (token != VF_TOKEN_NONE) {
@@ -111,7 +111,7 @@ static void on_token(void *ctx, uint64_t id, uint32_t token, const char *text, s
     answer(q, &m);
 }
 
-static void send_rows(struct request *q, uint32_t first, uint32_t count, const float *rows)
+static void send_rows(struct client_request *q, uint32_t first, uint32_t count, const float *rows)
 {
     uint32_t vocab_size = q->owner->admission.vocab_size;
     size_t row_bytes = (size_t)vocab_size * sizeof *rows;
@@ -131,7 +131,7 @@ static void send_rows(struct request *q, uint32_t first, uint32_t count, const f
 }
 
 /* The last answer to a request that the scheduler doesn't know is over. */
-static void fail_early(struct request *q, const struct vf_err *why)
+static void fail_early(struct client_request *q, const struct vf_err *why)
 {
     if (!q->silent)
         vf_front_send_error(q->peer, q->client_id, why);
@@ -143,7 +143,7 @@ static void fail_early(struct request *q, const struct vf_err *why)
 static void on_rows(void *ctx, uint64_t id, uint32_t first, uint32_t count, const float *rows)
 {
     (void)id;
-    struct request *q = ctx;
+    struct client_request *q = ctx;
     size_t vocab_size = q->owner->admission.vocab_size;
     VF_ASSERT(count <= q->token_count && first <= q->token_count - count);
     for (uint32_t i = 0; i < count && first + i + 1 < q->token_count; i++) {
@@ -162,7 +162,7 @@ static void on_rows(void *ctx, uint64_t id, uint32_t first, uint32_t count, cons
         send_rows(q, first, count, rows);
 }
 
-static void finish_generate(struct request *q, enum vf_finish finish,
+static void finish_generate(struct client_request *q, enum vf_finish finish,
                             const struct vf_request_stats *stats)
 {
     static const char *const words[] = {[VF_FINISH_STOP] = "stop",
@@ -181,7 +181,7 @@ static void finish_generate(struct request *q, enum vf_finish finish,
     answer(q, &m);
 }
 
-static void finish_score(struct request *q)
+static void finish_score(struct client_request *q)
 {
     Vflow__ScoreResult result = VFLOW__SCORE_RESULT__INIT;
     Vflow__Envelope m = VFLOW__ENVELOPE__INIT;
@@ -206,7 +206,7 @@ static void on_done(void *ctx, uint64_t id, enum vf_finish finish,
                     const struct vf_request_stats *stats)
 {
     (void)id;
-    struct request *q = ctx;
+    struct client_request *q = ctx;
     if (q->kind == VF_REQUEST_GENERATE) {
         finish_generate(q, finish, stats);
     } else if (finish != VF_FINISH_CANCELLED) {
@@ -216,19 +216,19 @@ static void on_done(void *ctx, uint64_t id, enum vf_finish finish,
         vf_err_set(&err, VF_ERR_CANCELLED, "the request was cancelled");
         vf_front_send_error(q->peer, q->client_id, &err);
     }
-    request_end(q);
+    client_request_end(q);
 }
 
 static void on_failed(void *ctx, uint64_t id, const struct vf_err *why)
 {
     (void)id;
-    struct request *q = ctx;
+    struct client_request *q = ctx;
     struct vf_err err = *why;
     if (vf_signals_take(q->owner->params.signal_fd))
         vf_err_set(&err, VF_ERR_CANCELLED, "the server is shutting down");
     if (!q->silent)
         vf_front_send_error(q->peer, q->client_id, &err);
-    request_end(q);
+    client_request_end(q);
 }
 
 static const struct vf_request_events events = {on_token, on_rows, on_done, on_failed};
@@ -241,7 +241,7 @@ static enum vf_code check_id(const struct vf_requests *r, const struct vf_peer *
     int running = 0;
     if (id == 0)
         return vf_err_set(err, VF_ERR_PROTOCOL, "request_id is 0, it must be another number");
-    for (const struct request *q = r->list; q; q = q->next) {
+    for (const struct client_request *q = r->list; q; q = q->next) {
         if (q->peer != from)
             continue;
         running++;
@@ -257,7 +257,7 @@ static enum vf_code check_id(const struct vf_requests *r, const struct vf_peer *
 }
 
 /* What a score needs to keep; takes the admitted tokens over. */
-static enum vf_code keep_score(struct request *q, struct vf_admitted *admitted, bool rows,
+static enum vf_code keep_score(struct client_request *q, struct vf_admitted *admitted, bool rows,
                                struct vf_err *err)
 {
     q->rows = rows;
@@ -269,7 +269,7 @@ static enum vf_code keep_score(struct request *q, struct vf_admitted *admitted, 
                                       q->token_count);
 }
 
-static void send_accepted(struct request *q)
+static void send_accepted(struct client_request *q)
 {
     Vflow__Accepted accepted = VFLOW__ACCEPTED__INIT;
     Vflow__Envelope m = VFLOW__ENVELOPE__INIT;
@@ -283,7 +283,7 @@ static void send_accepted(struct request *q)
 static enum vf_code submit(struct vf_requests *r, struct vf_peer *from, uint64_t client_id,
                            struct vf_admitted *admitted, bool rows, struct vf_err *err)
 {
-    struct request *q = calloc(1, sizeof *q);
+    struct client_request *q = calloc(1, sizeof *q);
     if (!q)
         return vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for a request");
     q->owner = r;
@@ -300,7 +300,7 @@ static enum vf_code submit(struct vf_requests *r, struct vf_peer *from, uint64_t
         code = vf_scheduler_submit(r->params.scheduler, &admitted->request, &events, q,
                                    &q->scheduler_id, err);
     if (code) {
-        request_free(q);
+        client_request_free(q);
         return code;
     }
     q->next = r->list;
@@ -328,11 +328,11 @@ static enum vf_code handle_run(struct vf_requests *r, struct vf_peer *from,
 }
 
 /* The next request with that id that by may end: its own connection's first. */
-static struct request *find_cancellable(const struct vf_requests *r, const struct vf_peer *by,
-                                        uint64_t client_id)
+static struct client_request *find_cancellable(const struct vf_requests *r,
+                                               const struct vf_peer *by, uint64_t client_id)
 {
-    struct request *other = NULL;
-    for (struct request *q = r->list; q; q = q->next) {
+    struct client_request *other = NULL;
+    for (struct client_request *q = r->list; q; q = q->next) {
         if (q->client_id != client_id || q->ending || !vf_peer_may_cancel(by, q->peer))
             continue;
         if (q->peer == by)
@@ -346,7 +346,7 @@ static void handle_cancel(struct vf_requests *r, struct vf_peer *from, const Vfl
 {
     Vflow__CancelReply reply = VFLOW__CANCEL_REPLY__INIT;
     Vflow__Envelope out = VFLOW__ENVELOPE__INIT;
-    struct request *q = find_cancellable(r, from, m->cancel->target_request_id);
+    struct client_request *q = find_cancellable(r, from, m->cancel->target_request_id);
     reply.found = q != NULL;
     out.body_case = VFLOW__ENVELOPE__BODY_CANCEL_REPLY;
     out.cancel_reply = &reply;
@@ -411,13 +411,13 @@ void vf_requests_handle(struct vf_requests *r, struct vf_peer *from, const Vflow
 /* Marks every request of a client that fell behind before the first of them clears its mark. */
 static void mark_doomed(struct vf_requests *r)
 {
-    for (struct request *q = r->list; q; q = q->next)
+    for (struct client_request *q = r->list; q; q = q->next)
         q->doomed |= !q->silent && vf_peer_overflowed(q->peer);
 }
 
-static struct request *next_to_end(struct vf_requests *r)
+static struct client_request *next_to_end(struct vf_requests *r)
 {
-    for (struct request *q = r->list; q; q = q->next)
+    for (struct client_request *q = r->list; q; q = q->next)
         if (!q->silent && (q->doomed || vf_peer_gone(q->peer)))
             return q;
     return NULL;
@@ -426,7 +426,7 @@ static struct request *next_to_end(struct vf_requests *r)
 void vf_requests_sweep(struct vf_requests *r)
 {
     struct vf_err err;
-    struct request *q;
+    struct client_request *q;
     vf_err_set(&err, VF_ERR_LIMIT, "the client reads its answers too slowly, so they were dropped");
     mark_doomed(r);
     while ((q = next_to_end(r)) != NULL) { /* ending one may take it out of the list at once */
@@ -440,9 +440,9 @@ void vf_requests_sweep(struct vf_requests *r)
 void vf_requests_end(struct vf_requests *r, const struct vf_err *why)
 {
     while (r->list) {
-        struct request *q = r->list;
+        struct client_request *q = r->list;
         if (!q->silent)
             vf_front_send_error(q->peer, q->client_id, why);
-        request_end(q);
+        client_request_end(q);
     }
 }

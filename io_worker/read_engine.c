@@ -1,10 +1,10 @@
 /* Opens the files, chooses a backend, exchanges it when the kernel refuses it later, and keeps what
  * has landed: for the throttle, which holds completions back until they are due. */
-#include "io_worker/engine.h"
+#include "io_worker/read_engine.h"
 
 #include "common/base/log.h"
 #include "common/base/util.h"
-#include "io_worker/engine_internal.h"
+#include "io_worker/read_engine_internal.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* The read engines and the order queue by themselves. */
 #include "io_test.h"
-#include "io_worker/engine.h"
+#include "io_worker/read_engine.h"
 #include "io_worker/orders.h"
 #include "refuse.h"
 

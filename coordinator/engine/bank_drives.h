@@ -1,7 +1,7 @@
 /* The drives that a model's experts lie on: the files of the expert bank, and how they like to be
  * read. */
-#ifndef VF_COORDINATOR_ENGINE_DRIVE_H
-#define VF_COORDINATOR_ENGINE_DRIVE_H
+#ifndef VF_COORDINATOR_ENGINE_BANK_DRIVES_H
+#define VF_COORDINATOR_ENGINE_BANK_DRIVES_H
 
 #include "common/experts/stripes.h"
 #include "common/machine/drive.h"

@@ -1,8 +1,8 @@
 /* What engine.c shares with the two engines behind it. */
-#ifndef VF_IO_WORKER_ENGINE_INTERNAL_H
-#define VF_IO_WORKER_ENGINE_INTERNAL_H
+#ifndef VF_IO_WORKER_READ_ENGINE_INTERNAL_H
+#define VF_IO_WORKER_READ_ENGINE_INTERNAL_H
 
-#include "io_worker/engine.h"
+#include "io_worker/read_engine.h"
 
 /* Of kernels from 6.14 on; headers may be older. */
 #ifndef RWF_DONTCACHE

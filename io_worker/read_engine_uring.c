@@ -10,7 +10,7 @@
  */
 #include "common/base/log.h"
 #include "common/base/util.h"
-#include "io_worker/engine_internal.h"
+#include "io_worker/read_engine_internal.h"
 
 #include <errno.h>
 #include <liburing.h>

@@ -2,7 +2,7 @@
 #include "common/base/fault.h"
 #include "common/base/log.h"
 #include "common/base/util.h"
-#include "io_worker/engine_internal.h"
+#include "io_worker/read_engine_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>

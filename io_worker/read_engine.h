@@ -15,8 +15,8 @@
  * One thread uses an engine. Completions are announced on a file descriptor. An engine isn't
  * destroyed before its reads have ended: nothing lands in the region afterwards.
  */
-#ifndef VF_IO_WORKER_ENGINE_H
-#define VF_IO_WORKER_ENGINE_H
+#ifndef VF_IO_WORKER_READ_ENGINE_H
+#define VF_IO_WORKER_READ_ENGINE_H
 
 #include "common/base/clock.h"
 #include "common/base/err.h"

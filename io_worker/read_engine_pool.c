@@ -1,6 +1,6 @@
 /* Reads through pread in a few threads, one per read in flight. */
 #include "common/base/log.h"
-#include "io_worker/engine_internal.h"
+#include "io_worker/read_engine_internal.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -1,6 +1,6 @@
 /* The drive's part of starting a run: the bank's stripes, and how to read them as probed before the
  * workers start, whose loading would disturb the probe. */
-#include "coordinator/engine/drive.h"
+#include "coordinator/engine/bank_drives.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
