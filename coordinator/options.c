@@ -49,6 +49,7 @@ enum vf_code vf_run_options_parse(struct vf_run_options *o, const struct vf_cli 
                                   char **argv, struct vf_err *err)
 {
     const char *path;
+    vf_cli_answer(cli, argc, argv);
     enum vf_code code = vf_run_settings_from_env(&o->settings, err);
     if (!code)
         code = find_file(o, cli, argc, argv, &path, err);

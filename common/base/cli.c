@@ -294,6 +294,19 @@ static void answer(const struct vf_cli *cli, const char *arg)
     }
 }
 
+void vf_cli_answer(const struct vf_cli *cli, int argc, char **argv)
+{
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        const struct vf_opt *o;
+        const char *value;
+        struct vf_err ignored;
+        if (argv[i][0] != '-' || !argv[i][1])
+            continue;
+        answer(cli, argv[i]);
+        next_option(cli, argc, argv, &i, &o, &value, &ignored); /* and past its value */
+    }
+}
+
 enum vf_code vf_cli_parse(const struct vf_cli *cli, int argc, char **argv, const char **positional,
                           int *positional_count, struct vf_err *err)
 {

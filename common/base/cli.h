@@ -67,6 +67,10 @@ bool vf_cli_find(const struct vf_cli *cli, int argc, char **argv, const char *na
  * allowed; the caller says where: "--ctx: ". */
 enum vf_code vf_cli_set(const struct vf_opt *opt, const char *text, struct vf_err *err);
 
+/* The same of --help and --version alone, for a command that reads more than its arguments first:
+ * help doesn't wait for a sound environment. */
+void vf_cli_answer(const struct vf_cli *cli, int argc, char **argv);
+
 /* "512", "64K", "1.5G" -> bytes. */
 enum vf_code vf_cli_parse_size(const char *text, uint64_t *bytes, struct vf_err *err);
 /* "1,2,3" -> heap array, caller frees. Each id within [0, max_id]. */

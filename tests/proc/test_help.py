@@ -84,6 +84,11 @@ for argv, meant in NEAR:
     if not ok(p.returncode == 2 and text.count("\n") == 1 and (hint and hint.group(1)) == meant,
               "%s: %s" % (" ".join(argv)[:60], meant)):
         note(text[:300])
+for words in (["generate"], ["plan", "--config"], ["serve", "-m"]):
+    p = run([tap.program("vflow-coordinator"), *words, "x", "--help"],
+            env=dict(os.environ, VFLOW_KERNEL="steam"))
+    ok(p.returncode == 0 and p.stdout.startswith(b"usage: "),
+       "help doesn't wait for a sound environment: " + " ".join(words))
 p = call(["vflow-convert", "--help=poem"])
 ok(p.returncode == 2 and b"poem" in p.stderr, "another shape of help is refused")
 done()
