@@ -109,7 +109,7 @@ enum vf_code bench_parse_counts(const char *option, const char *text, uint32_t m
                                 size_t *count, struct vf_err *err)
 {
     enum vf_code code = vf_cli_parse_ids(text, max, out, count, err);
-    if (code)
+    if (code != VF_OK)
         return vf_err_prepend(err, "%s: ", option);
     for (size_t i = 0; i < *count; i++)
         if ((*out)[i] == 0)

@@ -77,7 +77,7 @@ static enum vf_code count_walks(const struct layout_options *o, const struct rig
         char category[64];
         enum vf_code code =
             layout_count_misses(shape, (enum layout_walk)walk, q8, rows, &misses, err);
-        if (code)
+        if (code != VF_OK)
             return code;
         misses *= (double)shape->rows / rows;
         tiled = walk == LAYOUT_TILED ? misses : tiled;
@@ -223,7 +223,7 @@ static enum vf_code time_walks(struct run *run, const struct rig_slots *slots, c
         run->arms[w].ctx = &arms[w];
     }
     enum vf_code code = compare_walks(run, arms, err);
-    if (code)
+    if (code != VF_OK)
         return code;
     uint32_t passes = rig_take_turns(run->arms, LAYOUT_WALKS, slots->slot_count, run->o->seconds);
     for (int w = 0; w < LAYOUT_WALKS; w++) {
@@ -244,7 +244,7 @@ static enum vf_code time_walks(struct run *run, const struct rig_slots *slots, c
 static enum vf_code time_shapes(struct run *run, struct bench_report *r, struct vf_err *err)
 {
     enum vf_code code = rig_open(&run->rig, run->o->threads, RIG_BYTES, err);
-    if (code)
+    if (code != VF_OK)
         return code;
     run->groups = rig_memory(run->rig.bytes);
     if (!run->groups)
@@ -261,7 +261,7 @@ static enum vf_code time_shapes(struct run *run, struct bench_report *r, struct 
     for (size_t s = 0; code == VF_OK && s < VF_ARRAY_LEN(shape_names); s++) {
         const struct rig_named_shape *shape;
         code = rig_shape_find(shape_names[s], &shape, err);
-        if (code)
+        if (code != VF_OK)
             break;
         struct rig_slots slots =
             rig_slots(shape->rows, shape->cols, VF_QUANT_Q4, run->rig.bytes, run->o->threads);

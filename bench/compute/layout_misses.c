@@ -86,7 +86,7 @@ static enum vf_code read_misses(const char *path, double *misses, struct vf_err 
     char *text, *events, *summary, *save1, *save2;
     size_t size;
     enum vf_code code = vf_read_file(path, 64u << 20, &text, &size, err);
-    if (code)
+    if (code != VF_OK)
         return code;
     events = strstr(text, "events:");
     summary = strstr(text, "\nsummary:");

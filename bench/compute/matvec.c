@@ -100,7 +100,7 @@ static enum vf_code measure_tier(struct run *run, enum vf_kernel_tier tier, stru
     enum vf_code code = vf_kernels_get(tier, &k, err);
     if (code == VF_ERR_UNSUPPORTED && run->o->tier == TIER_ALL)
         return VF_OK; /* all that this CPU has */
-    if (code)
+    if (code != VF_OK)
         return code;
     for (int quant = VF_QUANT_COUNT - 1; quant >= 0; quant--) {
         if (run->o->quant != QUANT_ALL && run->o->quant != quant)

@@ -92,7 +92,7 @@ static enum vf_code get_tables(struct vf_kernels tables[2], struct vf_err *err)
 {
     const struct vf_kernels *k;
     enum vf_code code = vf_kernels_get(VF_KERNEL_AVX2, &k, err);
-    if (code)
+    if (code != VF_OK)
         return code;
     tables[0] = tables[1] = *k;
     if (!bench_kernels_without_prefetch(&tables[1]))

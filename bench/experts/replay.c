@@ -230,11 +230,11 @@ static enum vf_code replay(void *options, struct bench_report *r, struct vf_err 
     struct vf_routing_trace trace = {0};
     uint32_t experts = 0;
     enum vf_code code = parse_shares(o, err);
-    if (code == VF_OK)
+    if (!code)
         code = check_source(o, err);
-    if (code == VF_OK)
+    if (!code)
         code = get_trace(o, &trace, &experts, err);
-    if (code == VF_OK)
+    if (!code)
         code = replay_all(r, o, &trace, experts, err);
     vf_routing_trace_deinit(&trace);
     return code;

@@ -277,7 +277,7 @@ enum vf_code bench_report_end(struct bench_report *r, bool json, const char *svg
 {
     if (!r)
         return code ? code : vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for the result");
-    if (code == VF_OK)
+    if (!code)
         code = write_out(r, json, svg, err);
     json_decref(r->root);
     bench_chart_deinit(&r->chart);

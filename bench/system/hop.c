@@ -46,7 +46,7 @@ static enum vf_code mailbox_send(struct line *l, uint64_t number, struct vf_err 
     uint32_t edge = l->parent ? TO_CHILD : TO_PARENT;
     float *buffer;
     enum vf_code code = vf_mailbox_claim(l->boxes, edge, vf_now_ns() + WAIT_NS, &buffer, err);
-    if (code)
+    if (code != VF_OK)
         return code;
     memcpy(buffer, &number, sizeof number);
     vf_mailbox_post(l->boxes, edge, ++l->sent, false);
@@ -60,7 +60,7 @@ static enum vf_code mailbox_receive(struct line *l, uint64_t *number, struct vf_
     bool failed;
     enum vf_code code = vf_mailbox_take(l->boxes, edge, ++l->received, vf_now_ns() + WAIT_NS,
                                         &buffer, &failed, err);
-    if (code)
+    if (code != VF_OK)
         return code;
     memcpy(number, buffer, sizeof *number);
     vf_mailbox_release(l->boxes, edge);
@@ -82,7 +82,7 @@ static enum vf_code socket_receive(struct line *l, uint64_t *number, struct vf_e
 {
     Vflow__Envelope *message;
     enum vf_code code = vf_wire_receive(l->in, (int)(WAIT_NS / 1000000), NULL, &message, err);
-    if (code)
+    if (code != VF_OK)
         return code;
     *number = message->request_id;
     vflow__envelope__free_unpacked(message, NULL);
@@ -203,7 +203,7 @@ static enum vf_code measure_line(const struct hop_options *o, open_fn *open,
     struct line line = {.parent = true};
     struct vf_run_dir *dir;
     enum vf_code code = vf_run_dir_create(&dir, err);
-    if (code)
+    if (code != VF_OK)
         return code;
     uint64_t ready;
     pid_t self = getpid(), child = -1;

@@ -137,7 +137,7 @@ static enum vf_code read_open_file(int fd, uint64_t bytes, const char *path, siz
         return vf_err_set(err, VF_ERR_NO_MEMORY, "%s: no memory for %llu bytes", path,
                           (unsigned long long)bytes);
     enum vf_code code = vf_pread_full(fd, buf, (size_t)bytes, 0, path, err);
-    if (code != VF_OK) {
+    if (code) {
         free(buf);
         return code;
     }

@@ -153,14 +153,14 @@ static enum vf_code check_stripe(const struct vf_model_file *f, const char *path
     if (code == VF_ERR_NOT_FOUND)
         vf_err_append(err, "; the directories are those of vflow-convert --split-bank, in its "
                            "order");
-    if (code)
+    if (code != VF_OK)
         return code;
     fill_header(f, stripe, count, &want);
     if (file_bytes < HEADER_BYTES)
         code = bad(path, err, "the file's size", file_bytes, want.file_bytes);
-    if (!code)
+    if (code == VF_OK)
         code = vf_pread_full(fd, &found, sizeof found, 0, path, err);
-    if (!code)
+    if (code == VF_OK)
         code = check_header(&found, &want, file_bytes, path, err);
     close(fd);
     return code;

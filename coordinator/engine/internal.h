@@ -39,7 +39,7 @@ enum worker_state { WORKER_STARTING, WORKER_LOADING, WORKER_READY, WORKER_LOST }
 struct worker {
     enum vf_worker_role role;
     uint32_t index;
-    char name[24];     /* "stage worker 0": for messages */
+    char name[24]; /* "stage worker 0": for messages */
     enum worker_state state;
     struct vf_process process;
     pid_t pid;                /* stays when the process is gone */

@@ -11,8 +11,8 @@
 #include "common/experts/stripes.h"
 #include "common/machine/topology.h"
 #include "common/settings/settings.h"
-#include "coordinator/engine/budget.h"
 #include "coordinator/engine/bank_drives.h"
+#include "coordinator/engine/budget.h"
 
 struct vf_shape_model {
     const struct vf_model_file *file; /* NULL: only a config, quant says how it would be stored */

@@ -108,7 +108,7 @@ static enum vf_code draw(const struct vf_plan *plan, int fd, const char *path, s
     }
     enum vf_code code = vf_plan_draw_svg(plan, f, err);
     bool bad = ferror(f);
-    if ((fclose(f) != 0 || bad) && code == VF_OK)
+    if ((fclose(f) != 0 || bad) && !code)
         return vf_err_errno(err, VF_ERR_IO, errno, "%s", path);
     return code;
 }

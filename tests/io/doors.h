@@ -1,7 +1,7 @@
 /* The doors of the cache that a test works on, where the test is every stage worker and I/O worker
  * itself: loaders are opened with it, a reader when its process first acts, all closed with it. */
-#ifndef VF_TESTS_DOORS_H
-#define VF_TESTS_DOORS_H
+#ifndef VF_TESTS_IO_DOORS_H
+#define VF_TESTS_IO_DOORS_H
 
 #include "common/experts/cache_loader.h"
 #include "common/experts/cache_reader.h"

@@ -1,7 +1,7 @@
 /* What the tests of expert streaming share: a private place for run directories, a file of records
  * with known content, and I/O workers in processes of their own. */
-#ifndef VF_TESTS_IO_TEST_H
-#define VF_TESTS_IO_TEST_H
+#ifndef VF_TESTS_IO_IO_TEST_H
+#define VF_TESTS_IO_IO_TEST_H
 
 #include "common/base/clock.h"
 #include "common/base/fault.h"

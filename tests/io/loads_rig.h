@@ -1,7 +1,7 @@
 /* What the tests of loads share: a cache and the loads of one I/O worker, without sockets. The test
  * puts orders in and turns the crank; a load goes on only when it gets a turn. */
-#ifndef VF_TESTS_LOADS_RIG_H
-#define VF_TESTS_LOADS_RIG_H
+#ifndef VF_TESTS_IO_LOADS_RIG_H
+#define VF_TESTS_IO_LOADS_RIG_H
 
 #include "doors.h"
 #include "io_worker/loads.h"

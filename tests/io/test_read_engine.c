@@ -1,7 +1,7 @@
 /* The read engines and the order queue by themselves. */
 #include "io_test.h"
-#include "io_worker/read_engine.h"
 #include "io_worker/orders.h"
+#include "io_worker/read_engine.h"
 #include "refuse.h"
 
 #include <poll.h>

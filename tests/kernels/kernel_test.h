@@ -1,7 +1,7 @@
 /* What the kernel tests share: seeded numbers, guarded buffers, tiers, comparison to the bit.
  */
-#ifndef VF_TESTS_KERNEL_TEST_H
-#define VF_TESTS_KERNEL_TEST_H
+#ifndef VF_TESTS_KERNELS_KERNEL_TEST_H
+#define VF_TESTS_KERNELS_KERNEL_TEST_H
 
 #include "common/kernels/kernels.h"
 #include "tap.h"

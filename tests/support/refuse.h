@@ -1,7 +1,7 @@
 /* Answers system calls of this thread, and of all that it starts, with an error: what a container's
  * seccomp filter does. There is no way back; tests do it in a child. */
-#ifndef VF_TESTS_REFUSE_H
-#define VF_TESTS_REFUSE_H
+#ifndef VF_TESTS_SUPPORT_REFUSE_H
+#define VF_TESTS_SUPPORT_REFUSE_H
 
 #include <linux/filter.h>
 #include <linux/seccomp.h>

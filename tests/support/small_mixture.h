@@ -1,6 +1,6 @@
 /* A small model file with experts, random weights and one delay, for tests in C. */
-#ifndef VF_TESTS_SMALL_MIXTURE_H
-#define VF_TESTS_SMALL_MIXTURE_H
+#ifndef VF_TESTS_SUPPORT_SMALL_MIXTURE_H
+#define VF_TESTS_SUPPORT_SMALL_MIXTURE_H
 
 #include "common/base/json.h"
 #include "common/format/model_writer.h"

@@ -1,8 +1,8 @@
 /* TAP for test programs: plan first, then ok()s; values as "# " lines; at exit a check that as
  * many ran as were planned. One translation unit per program includes this.
  */
-#ifndef VF_TESTS_TAP_H
-#define VF_TESTS_TAP_H
+#ifndef VF_TESTS_SUPPORT_TAP_H
+#define VF_TESTS_SUPPORT_TAP_H
 
 #include <stdarg.h>
 #include <stdio.h>
