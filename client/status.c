@@ -3,6 +3,7 @@
 #include "client/session.h"
 #include "common/base/json.h"
 #include "common/base/util.h"
+#include "common/run/counters.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -39,43 +40,15 @@ static json_t *workers_json(const Vflow__StatusReply *r)
     return list;
 }
 
-static json_t *guesses_json(uint64_t guessed, uint64_t right, uint64_t chosen)
-{
-    json_t *o = json_object();
-    json_object_set_new(o, "guessed", number(guessed));
-    json_object_set_new(o, "right", number(right));
-    json_object_set_new(o, "chosen", number(chosen));
-    return o;
-}
-
-static json_t *speculation_json(const Vflow__SpeculationStats *s)
-{
-    json_t *o = json_object();
-    json_object_set_new(o, "on", json_boolean(s->on));
-    json_object_set_new(o, "steps", number(s->steps));
-    json_object_set_new(o, "steps_guessed", number(s->steps_guessed));
-    json_object_set_new(o, "probes", number(s->probes));
-    json_object_set_new(o, "gain", s->probes ? json_real(s->gain) : json_null());
-    json_object_set_new(o, "guess_ns", number(s->guess_ns));
-    json_object_set_new(o, "one_ahead", guesses_json(s->guessed, s->right, s->chosen));
-    json_object_set_new(o, "two_ahead", guesses_json(s->guessed_two, s->right_two, s->chosen_two));
-    return o;
-}
-
 static json_t *stats_json(const Vflow__StepStats *s)
 {
     json_t *o = json_object();
-    json_object_set_new(o, "compute_ns", number(s->compute_ns));
-    json_object_set_new(o, "wait_ns", number(s->wait_ns));
-    json_object_set_new(o, "stall_ns", number(s->stall_ns));
-    json_object_set_new(o, "experts_wanted", number(s->experts_wanted));
-    json_object_set_new(o, "expert_hits", number(s->expert_hits));
-    json_object_set_new(o, "expert_late", number(s->expert_late));
-    json_object_set_new(o, "expert_demand", number(s->expert_demand));
-    json_object_set_new(o, "expert_early", number(s->expert_early));
-    json_object_set_new(o, "weight_bytes", number(s->weight_bytes));
-    if (s->speculation)
-        json_object_set_new(o, "speculation", speculation_json(s->speculation));
+    vf_counters_json(&s->base, VF_COUNTER_STATUS, o);
+    if (s->speculation) {
+        json_t *guesses = json_object();
+        vf_counters_json(&s->speculation->base, VF_COUNTER_STATUS, guesses);
+        json_object_set_new(o, "speculation", guesses);
+    }
     return o;
 }
 
@@ -91,16 +64,9 @@ static double hidden_share(const Vflow__StepStats *stats, const Vflow__ExpertRea
 static json_t *reads_json(const Vflow__StepStats *stats, const Vflow__ExpertReads *reads)
 {
     json_t *o = json_object();
-    json_object_set_new(o, "prefetched_used", number(reads->prefetched_used));
-    json_object_set_new(o, "prefetched_wasted", number(reads->prefetched_wasted));
-    json_object_set_new(o, "read_ns", number(reads->read_ns));
+    vf_counters_json(&reads->base, VF_COUNTER_STATUS, o);
     json_object_set_new(o, "hidden_share",
                         reads->read_ns ? json_real(hidden_share(stats, reads)) : json_null());
-    json_object_set_new(o, "latency_ms_mean", json_real(reads->latency_ms_mean));
-    json_object_set_new(o, "latency_ms_median", json_real(reads->latency_ms_median));
-    json_object_set_new(o, "latency_ms_p95", json_real(reads->latency_ms_p95));
-    json_object_set_new(o, "latency_ms_max", json_real(reads->latency_ms_max));
-    json_object_set_new(o, "joined", number(reads->joined));
     return o;
 }
 
@@ -157,10 +123,6 @@ static enum vf_code print_status_json(const Vflow__StatusReply *r, struct vf_err
 
 static void print_reads(const Vflow__StepStats *s, const Vflow__ExpertReads *reads)
 {
-    printf("            %llu wanted, %llu hits, %llu late, %llu on demand, %llu begun early\n",
-           (unsigned long long)s->experts_wanted, (unsigned long long)s->expert_hits,
-           (unsigned long long)s->expert_late, (unsigned long long)s->expert_demand,
-           (unsigned long long)s->expert_early);
     printf("            %llu prefetched were there when wanted, %llu wasted\n",
            (unsigned long long)reads->prefetched_used,
            (unsigned long long)reads->prefetched_wasted);
@@ -182,6 +144,8 @@ static void print_status(const Vflow__StatusReply *r)
     printf("tokens      %llu prefilled, %llu decoded, context %u\n",
            (unsigned long long)r->tokens_prefilled, (unsigned long long)r->tokens_decoded,
            r->context);
+    if (r->stats)
+        vf_counters_print(stdout, "counted     ", &r->stats->base);
     printf("experts     %s, cache %.1f MiB, %llu reads (%.1f MiB), %llu evictions\n", r->experts,
            (double)r->expert_cache_bytes / (1 << 20), (unsigned long long)r->expert_reads,
            (double)r->expert_bytes_read / (1 << 20), (unsigned long long)r->expert_evictions);

@@ -1,5 +1,7 @@
 #include "coordinator/run_report.h"
 
+#include "common/run/counters.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -29,14 +31,15 @@ void vf_run_report_make(const struct vf_request_stats *s, enum vf_finish finish,
         .finish = finish,
         .prefill_per_s = ratio(s->prompt_tokens, s->prefill_seconds),
         .decode_per_s = ratio(steps, s->decode_seconds),
-        .weight_bytes = ratio((double)(end->weight_bytes - prefilled->weight_bytes), steps),
+        .weight_bytes =
+            ratio((double)(end->stats.weight_bytes - prefilled->stats.weight_bytes), steps),
         .drive_bytes =
             ratio((double)(end->expert_bytes_read - prefilled->expert_bytes_read), steps),
         .totals = *end,
-        .hit_share = ratio((double)end->expert_hits, (double)end->experts_wanted),
-        .stall_s = (double)end->stall_ns * 1e-9,
+        .hit_share = ratio((double)end->stats.expert_hits, (double)end->stats.experts_wanted),
+        .stall_s = (double)end->stats.stall_ns * 1e-9,
     };
-    double hidden = 1 - ratio((double)end->stall_ns, (double)end->cache.read_ns);
+    double hidden = 1 - ratio((double)end->stats.stall_ns, (double)end->reads.read_ns);
     out->hidden_share = hidden < 0 ? 0 : hidden; /* NAN stays */
 }
 
@@ -51,19 +54,20 @@ static const char *measure_text(char *buf, size_t n, double v, int digits, const
 }
 #define TEXT(v, digits, unit) measure_text((char[48]){0}, 48, v, digits, unit)
 
-static void print_guesses(const struct vf_engine_speculation *s)
+static void print_guesses(const struct vf_engine_totals *t)
 {
+    const Vflow__SpeculationStats *s = &t->speculation;
     fprintf(stderr,
             "guesses  %s of steps, %s of the experts one layer ahead named, %s of the names right",
             TEXT(100 * ratio((double)s->steps_guessed, (double)s->steps), 0, "%"),
-            TEXT(100 * ratio((double)s->ahead[0].right, (double)s->ahead[0].chosen), 1, "%"),
-            TEXT(100 * ratio((double)s->ahead[0].right, (double)s->ahead[0].guessed), 1, "%"));
+            TEXT(100 * ratio((double)s->right, (double)s->chosen), 1, "%"),
+            TEXT(100 * ratio((double)s->right, (double)s->guessed), 1, "%"));
     fprintf(stderr,
             "\n         %" PRIu64 " read and used, %" PRIu64
             " wasted (at most %s), %.3f s of guessing, now %s, gain %s\n",
-            s->used, s->wasted, TEXT((double)s->bytes_wasted / MIB, 1, " MiB"),
-            (double)s->guess_ns * 1e-9, s->workers_on > 0 ? "on" : "off",
-            TEXT(100 * ratio(s->gain_sum, s->workers_probed), 1, "%"));
+            t->guesses_used, t->guesses_wasted,
+            TEXT((double)t->guess_bytes_wasted / MIB, 1, " MiB"), (double)s->guess_ns * 1e-9,
+            s->on ? "on" : "off", TEXT(s->probes ? 100 * s->gain : NAN, 1, "%"));
 }
 
 void vf_run_report_print(const struct vf_run_report *r, const struct vf_engine_info *info)
@@ -76,6 +80,7 @@ void vf_run_report_print(const struct vf_run_report *r, const struct vf_engine_i
     fprintf(stderr, "weights  %s read per token by %u stage worker%s of %u thread%s\n",
             TEXT(r->weight_bytes / MIB, 2, " MiB"), info->stage_workers,
             info->stage_workers == 1 ? "" : "s", info->threads, info->threads == 1 ? "" : "s");
+    vf_counters_print(stderr, "counted  ", &r->totals.stats.base);
     fprintf(stderr, "memory   %.1f MiB planned of %.1f MiB allowed\n",
             (double)info->memory_bytes / MIB, (double)info->memory_allowed / MIB);
     fprintf(stderr, "experts  %s", info->experts);
@@ -89,26 +94,26 @@ void vf_run_report_print(const struct vf_run_report *r, const struct vf_engine_i
     fprintf(stderr,
             "         %s of %" PRIu64 " wanted were there in time, %" PRIu64
             " begun early, %s read per token\n",
-            TEXT(100 * r->hit_share, 1, "%"), r->totals.experts_wanted, r->totals.expert_early,
-            TEXT(r->drive_bytes / MIB, 2, " MiB"));
+            TEXT(100 * r->hit_share, 1, "%"), r->totals.stats.experts_wanted,
+            r->totals.stats.expert_early, TEXT(r->drive_bytes / MIB, 2, " MiB"));
     if (info->drive_bytes_per_s > 0)
         fprintf(stderr,
                 "drive    %.2f GB/s at the start in reads of %" PRIu64
                 " KiB, %u at a time, %.2f ms each\n",
                 info->drive_bytes_per_s * 1e-9, info->io_read_bytes >> 10, info->io_depth,
                 info->drive_latency_ms);
-    const struct vf_cache_totals *c = &r->totals.cache;
+    const Vflow__ExpertReads *c = &r->totals.reads;
     fprintf(stderr, "prefetch %" PRIu64 " were there when wanted, %" PRIu64 " wasted\n",
             c->prefetched_used, c->prefetched_wasted);
     fprintf(stderr,
             "reads    %" PRIu64 " of the drive at %.2f GB/s, %.2f ms each (median %.2f, 95%% %.2f, "
             "longest %.2f), %" PRIu64 " joined to another\n",
-            c->reads, c->bytes_per_s * 1e-9, c->latency_ms_mean, c->latency_ms_median,
-            c->latency_ms_p95, c->latency_ms_max, c->joined);
+            r->totals.expert_reads, r->totals.read_bytes_per_s * 1e-9, c->latency_ms_mean,
+            c->latency_ms_median, c->latency_ms_p95, c->latency_ms_max, c->joined);
     fprintf(stderr, "stall    %.3f s waiting for the drive in %.3f s of reading, %s hidden\n",
             r->stall_s, (double)c->read_ns * 1e-9, TEXT(100 * r->hidden_share, 1, "%"));
-    if (r->totals.speculation.workers > 0)
-        print_guesses(&r->totals.speculation);
+    if (r->totals.speculates)
+        print_guesses(&r->totals);
 }
 
 static json_t *real_or_null(double v)
@@ -116,43 +121,30 @@ static json_t *real_or_null(double v)
     return isfinite(v) ? json_real(v) : json_null();
 }
 
-static json_t *guesses_json(const struct vf_engine_speculation *s)
+static json_t *guesses_json(const struct vf_engine_totals *t)
 {
-    if (s->workers == 0)
+    if (!t->speculates)
         return json_null();
-    json_t *ahead = json_array();
-    for (uint32_t i = 0; i < VF_ENGINE_GUESS_REACH; i++)
-        json_array_append_new(ahead, json_pack("{s:I, s:I, s:I}", "guessed",
-                                               (json_int_t)s->ahead[i].guessed, "right",
-                                               (json_int_t)s->ahead[i].right, "chosen",
-                                               (json_int_t)s->ahead[i].chosen));
-    return json_pack("{s:b, s:I, s:I, s:I, s:f, s:o, s:I, s:I, s:I, s:o}", "on", s->workers_on > 0,
-                     "steps", (json_int_t)s->steps, "steps_guessed", (json_int_t)s->steps_guessed,
-                     "probes", (json_int_t)s->probes, "guess_seconds", (double)s->guess_ns * 1e-9,
-                     "ahead", ahead, "reads_used", (json_int_t)s->used, "reads_wasted",
-                     (json_int_t)s->wasted, "bytes_wasted", (json_int_t)s->bytes_wasted, "gain",
-                     real_or_null(ratio(s->gain_sum, s->workers_probed)));
+    json_t *o = json_object();
+    vf_counters_json(&t->speculation.base, VF_COUNTER_REPORT, o);
+    json_object_set_new(o, "reads_used", json_integer((json_int_t)t->guesses_used));
+    json_object_set_new(o, "reads_wasted", json_integer((json_int_t)t->guesses_wasted));
+    json_object_set_new(o, "bytes_wasted", json_integer((json_int_t)t->guess_bytes_wasted));
+    return o;
 }
 
-/* Puts what is known of streamed experts into the statistics. */
-static json_t *add_cache_json(json_t *stats, const struct vf_cache_totals *c)
+static void add_totals_json(json_t *stats, const struct vf_engine_totals *t)
 {
-    json_t *more = json_pack(
-        "{s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f}", "prefetched_used",
-        (json_int_t)c->prefetched_used, "prefetched_wasted", (json_int_t)c->prefetched_wasted,
-        "expert_evictions", (json_int_t)c->evictions, "expert_reads_joined", (json_int_t)c->joined,
-        "read_seconds", (double)c->read_ns * 1e-9, "read_bytes_per_second", c->bytes_per_s,
-        "read_ms_mean", c->latency_ms_mean, "read_ms_median", c->latency_ms_median, "read_ms_p95",
-        c->latency_ms_p95, "read_ms_max", c->latency_ms_max);
-    if (json_object_update(stats, more) != 0) {
-        json_decref(stats);
-        stats = NULL;
-    }
-    json_decref(more);
-    return stats;
+    vf_counters_json(&t->stats.base, VF_COUNTER_REPORT, stats);
+    vf_counters_json(&t->reads.base, VF_COUNTER_REPORT, stats);
+    json_object_set_new(stats, "expert_reads", json_integer((json_int_t)t->expert_reads));
+    json_object_set_new(stats, "expert_bytes_read", json_integer((json_int_t)t->expert_bytes_read));
+    json_object_set_new(stats, "expert_evictions", json_integer((json_int_t)t->expert_evictions));
+    json_object_set_new(stats, "read_bytes_per_second", json_real(t->read_bytes_per_s));
+    json_object_set_new(stats, "speculation", guesses_json(t));
 }
 
-static json_t *add_drive_json(json_t *stats, const struct vf_engine_info *info)
+static void add_info_json(json_t *stats, const struct vf_engine_info *info)
 {
     bool probed = info->drive_bytes_per_s > 0;
     json_object_set_new(stats, "io_depth", json_integer(info->io_depth));
@@ -161,29 +153,22 @@ static json_t *add_drive_json(json_t *stats, const struct vf_engine_info *info)
                         probed ? json_real(info->drive_bytes_per_s) : json_null());
     json_object_set_new(stats, "drive_read_ms",
                         probed ? json_real(info->drive_latency_ms) : json_null());
-    return stats;
+    json_object_set_new(stats, "memory_planned", json_integer((json_int_t)info->memory_bytes));
+    json_object_set_new(stats, "memory_allowed", json_integer((json_int_t)info->memory_allowed));
 }
 
 json_t *vf_run_report_json(const struct vf_run_report *r, const struct vf_engine_info *info)
 {
     const struct vf_request_stats *s = &r->request;
     json_t *stats = json_pack(
-        "{s:I, s:I, s:f, s:f, s:o, s:o, s:f, s:o, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:f, "
-        "s:o, s:o}",
-        "prompt_tokens", (json_int_t)s->prompt_tokens, "generated_tokens",
-        (json_int_t)s->generated_tokens, "prefill_seconds", s->prefill_seconds, "decode_seconds",
-        s->decode_seconds, "prefill_tokens_per_second", real_or_null(r->prefill_per_s),
-        "decode_tokens_per_second", real_or_null(r->decode_per_s), "compute_seconds",
-        (double)r->totals.compute_ns * 1e-9, "weight_bytes_per_token",
-        real_or_null(r->weight_bytes), "experts", info->experts, "drive_bytes_per_token",
-        real_or_null(r->drive_bytes), "experts_wanted", (json_int_t)r->totals.experts_wanted,
-        "expert_hits", (json_int_t)r->totals.expert_hits, "expert_late",
-        (json_int_t)r->totals.expert_late, "expert_demand", (json_int_t)r->totals.expert_demand,
-        "expert_reads", (json_int_t)r->totals.expert_reads, "expert_bytes_read",
-        (json_int_t)r->totals.expert_bytes_read, "stall_seconds", r->stall_s, "hidden_share",
-        real_or_null(r->hidden_share), "speculation", guesses_json(&r->totals.speculation));
-    json_object_set_new(stats, "expert_early", json_integer((json_int_t)r->totals.expert_early));
-    json_object_set_new(stats, "memory_planned", json_integer((json_int_t)info->memory_bytes));
-    json_object_set_new(stats, "memory_allowed", json_integer((json_int_t)info->memory_allowed));
-    return add_cache_json(add_drive_json(stats, info), &r->totals.cache);
+        "{s:I, s:I, s:f, s:f, s:o, s:o, s:o, s:s, s:o, s:o}", "prompt_tokens",
+        (json_int_t)s->prompt_tokens, "generated_tokens", (json_int_t)s->generated_tokens,
+        "prefill_seconds", s->prefill_seconds, "decode_seconds", s->decode_seconds,
+        "prefill_tokens_per_second", real_or_null(r->prefill_per_s), "decode_tokens_per_second",
+        real_or_null(r->decode_per_s), "weight_bytes_per_token", real_or_null(r->weight_bytes),
+        "experts", info->experts, "drive_bytes_per_token", real_or_null(r->drive_bytes),
+        "hidden_share", real_or_null(r->hidden_share));
+    add_totals_json(stats, &r->totals);
+    add_info_json(stats, info);
+    return stats;
 }

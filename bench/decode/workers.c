@@ -214,8 +214,9 @@ static void report(struct bench_report *r, const struct arm *arms, int count, ui
     for (int i = 0; i < count; i++) {
         const struct arm *arm = &arms[i];
         double ms[3], over[3], speedup[3];
-        double compute = (double)(arm->end.compute_ns - arm->begin.compute_ns) / 1e3 / tokens;
-        double stall = (double)(arm->end.stall_ns - arm->begin.stall_ns) / 1e3 / tokens;
+        double compute =
+            (double)(arm->end.stats.compute_ns - arm->begin.stats.compute_ns) / 1e3 / tokens;
+        double stall = (double)(arm->end.stats.stall_ns - arm->begin.stats.stall_ns) / 1e3 / tokens;
         char name[64];
         quantiles(scratch, arm->ms, NULL, tokens, ms);
         quantiles(scratch, arm->ms, base_of(arms, count, arm)->ms, tokens, over);

@@ -87,9 +87,9 @@ static enum vf_code read_totals(struct overlap_arm *arm, double *stall_ms, uint6
     enum vf_code code = vf_engine_read_totals(vf_scheduler_engine(arm->scheduler), true, &t, err);
     if (code != VF_OK)
         return code;
-    *stall_ms = (double)(t.stall_ns - arm->stall_ns) * 1e-6;
+    *stall_ms = (double)(t.stats.stall_ns - arm->stall_ns) * 1e-6;
     *bytes = t.expert_bytes_read - arm->read_bytes;
-    arm->stall_ns = t.stall_ns;
+    arm->stall_ns = t.stats.stall_ns;
     arm->read_bytes = t.expert_bytes_read;
     return VF_OK;
 }

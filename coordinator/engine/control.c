@@ -48,6 +48,7 @@ static struct worker *add_worker(struct vf_engine *e, enum vf_worker_role role, 
 {
     struct worker *w = &e->workers[e->worker_count++];
     *w = (struct worker){.role = role, .index = index, .process = {0, -1}};
+    engine_totals_init(&w->totals);
     bool stage = role == VF_WORKER_STAGE;
     w->threads = stage ? e->shape.threads[index] : 1;
     snprintf(w->name, sizeof w->name, "%s worker %u", stage ? "stage" : "I/O", index);
@@ -118,8 +119,7 @@ static enum vf_code send_plan(struct vf_engine *e, struct worker *w, struct vf_e
     return engine_send(e, w, &m, err);
 }
 
-/* Asks every worker how it is; a worker that can't take the question is noticed by other means. */
-static void ask_worker(struct vf_engine *e, struct worker *w)
+void engine_ask_worker(struct vf_engine *e, struct worker *w)
 {
     Vflow__Heartbeat beat = VFLOW__HEARTBEAT__INIT;
     beat.sent_ns = vf_now_ns();
@@ -302,30 +302,11 @@ static void take_ready(struct vf_engine *e, struct worker *w, const Vflow__Ready
         vf_info("%s is ready: %s", w->name, ready->io);
 }
 
-/* Step results and heartbeats carry a worker's totals since its start. */
-static void take_totals(struct worker *w, const Vflow__StepStats *s)
-{
-    if (!s)
-        return;
-    w->totals = (struct vf_engine_totals){
-        .compute_ns = s->compute_ns,
-        .wait_ns = s->wait_ns,
-        .stall_ns = s->stall_ns,
-        .experts_wanted = s->experts_wanted,
-        .expert_hits = s->expert_hits,
-        .expert_late = s->expert_late,
-        .expert_demand = s->expert_demand,
-        .expert_early = s->expert_early,
-        .weight_bytes = s->weight_bytes,
-    };
-    engine_take_speculation(s->speculation, &w->totals.speculation);
-}
-
 static void take_heartbeat(struct worker *w, const Vflow__Heartbeat *beat)
 {
     if (w->asks_open)
         w->asks_open--;
-    take_totals(w, beat->stats);
+    engine_take_stats(w, beat->stats);
 }
 
 static void take_error(struct vf_engine *e, struct worker *w, const Vflow__Error *error)
@@ -360,7 +341,7 @@ static void take_message(struct vf_engine *e, const struct vf_wire_peer *peer,
     case VFLOW__ENVELOPE__BODY_STEP_RESULT:
         if (w->role != VF_WORKER_STAGE)
             break;
-        take_totals(w, m->step_result->stats);
+        engine_take_stats(w, m->step_result->stats);
         engine_take_result(e, w, m->step_result);
         break;
     case VFLOW__ENVELOPE__BODY_HEARTBEAT:
@@ -491,7 +472,7 @@ static void check_alive(struct vf_engine *e, struct worker *w, uint64_t now)
         snprintf(text, sizeof text, "hasn't answered for %u s", (unsigned)(SILENCE_NS / VF_S(1)));
         break_with(e, VF_ERR_PEER_LOST, w, text);
     } else if (w->asks_open == 0 && now - vf_min_u64(now, w->asked_ns) >= HEARTBEAT_NS) {
-        ask_worker(e, w);
+        engine_ask_worker(e, w);
     }
 }
 
@@ -613,45 +594,5 @@ enum vf_code engine_wait_ready(struct vf_engine *e, struct vf_err *err)
         if (!code && bar)
             vf_progress("loading (workers ready)", e->ready_count, e->worker_count);
     }
-    return code;
-}
-
-enum vf_code vf_engine_read_totals(struct vf_engine *e, bool fresh, struct vf_engine_totals *out,
-                                   struct vf_err *err)
-{
-    *out = (struct vf_engine_totals){0};
-    uint64_t deadline = vf_now_ns() + TOTALS_NS;
-    enum vf_code code = VF_OK;
-    for (uint32_t i = 0; fresh && i < e->info.stage_workers && !code; i++) {
-        struct worker *w = &e->workers[i];
-        bool ignored;
-        if (!e->broken)
-            ask_worker(e, w);
-        while (!code && w->asks_open && vf_now_ns() < deadline)
-            code = engine_turn(e, deadline, NULL, &ignored, err);
-        if (!code && w->asks_open)
-            vf_warn("%s (pid %d) didn't report within %u s: its share of the statistics is old",
-                    w->name, (int)w->pid, (unsigned)(TOTALS_NS / VF_S(1)));
-    }
-    for (uint32_t i = 0; i < e->info.stage_workers; i++) {
-        const struct vf_engine_totals *t = &e->workers[i].totals;
-        out->compute_ns += t->compute_ns;
-        out->wait_ns += t->wait_ns;
-        out->stall_ns += t->stall_ns;
-        out->experts_wanted += t->experts_wanted;
-        out->expert_hits += t->expert_hits;
-        out->expert_late += t->expert_late;
-        out->expert_demand += t->expert_demand;
-        out->expert_early += t->expert_early;
-        out->weight_bytes += t->weight_bytes;
-        engine_add_speculation(&t->speculation, &out->speculation);
-    }
-    if (e->cache) {
-        out->cache = vf_expert_cache_totals(e->cache);
-        out->expert_reads = out->cache.reads;
-        out->expert_bytes_read = out->cache.bytes;
-        out->expert_evictions = out->cache.evictions;
-    }
-    engine_count_guesses(e, &out->speculation);
     return code;
 }

@@ -16,6 +16,7 @@
 #include "common/experts/cache.h"
 #include "common/format/model_file.h"
 #include "common/settings/settings.h"
+#include "vflow.pb-c.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -61,29 +62,15 @@ struct vf_step_done {
     uint32_t row_count;
 };
 
-/* Guesses of the experts of later layers. */
-#define VF_ENGINE_GUESS_REACH 2u
-struct vf_engine_speculation {
-    struct {
-        uint64_t guessed, right, chosen; /* experts: right of those guessed, all that were chosen */
-    } ahead[VF_ENGINE_GUESS_REACH];      /* [i]: i + 1 layers before */
-    uint64_t steps, steps_guessed;       /* of workers: that could have guessed, and that did */
-    uint64_t guess_ns, probes;
-    double gain_sum; /* of workers_probed: share of a step's time that guessing saved */
-    uint32_t workers_probed;
-    uint32_t workers, workers_on;        /* that can guess; of these, whose next step does */
-    uint64_t used, wasted, bytes_wasted; /* experts read on a guess, there when wanted or not
-                                            wanted; bytes: at most */
-};
-
-struct vf_engine_totals { /* of all workers since the start */
-    uint64_t compute_ns, wait_ns, stall_ns;
-    uint64_t experts_wanted, expert_hits, expert_late, expert_demand, expert_early;
-    uint64_t weight_bytes; /* read from memory by the stage workers */
-    /* By the I/O workers. */
+struct vf_engine_totals {   /* of all workers since the start; addition: common/run/counters.h */
+    Vflow__StepStats stats; /* its speculation is the next member, not a pointer */
+    Vflow__SpeculationStats speculation;
+    bool speculates;          /* some stage worker can guess */
+    Vflow__ExpertReads reads; /* zeros unless experts are streamed, as what follows */
     uint64_t expert_reads, expert_bytes_read, expert_evictions;
-    struct vf_cache_totals cache; /* zeros unless experts are streamed */
-    struct vf_engine_speculation speculation;
+    double read_bytes_per_s;               /* while a read was in flight, of all I/O workers */
+    uint64_t guesses_used, guesses_wasted; /* experts read on a guess */
+    uint64_t guess_bytes_wasted;           /* at most */
 };
 
 enum vf_worker_role { VF_WORKER_STAGE, VF_WORKER_IO };

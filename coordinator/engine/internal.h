@@ -117,15 +117,15 @@ enum vf_code engine_break(struct vf_engine *e, const struct vf_err *why);
 /* Tells every worker to leave, waits, kills who stays. */
 void engine_shutdown_workers(struct vf_engine *e, const char *reason);
 
-/* ---- speculation.c ---- */
+/* Asks a worker how it is; one that can't take the question is noticed by other means. */
+void engine_ask_worker(struct vf_engine *e, struct worker *w);
 
-/* What a worker reported; NULL: nothing. */
-void engine_take_speculation(const Vflow__SpeculationStats *s, struct vf_engine_speculation *out);
-/* Adds one worker's to the sum of all. */
-void engine_add_speculation(const struct vf_engine_speculation *s,
-                            struct vf_engine_speculation *sum);
-/* What the expert cache knows of guesses; nothing without a cache. */
-void engine_count_guesses(struct vf_engine *e, struct vf_engine_speculation *out);
+/* ---- totals.c ---- */
+
+/* Nothing counted yet. */
+void engine_totals_init(struct vf_engine_totals *t);
+/* What a worker reported of its whole life; NULL: nothing. */
+void engine_take_stats(struct worker *w, const Vflow__StepStats *stats);
 
 /* ---- steps.c ---- */
 

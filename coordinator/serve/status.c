@@ -7,9 +7,7 @@
 
 struct vf_status {
     Vflow__StatusReply reply;
-    Vflow__StepStats stats;
-    Vflow__ExpertReads reads;
-    Vflow__SpeculationStats speculation;
+    struct vf_engine_totals totals; /* the reply's messages are its members */
     Vflow__DriveStatus drive;
     Vflow__WorkerStatus *workers;
     Vflow__WorkerStatus **worker_list;
@@ -45,58 +43,19 @@ static void fill_drive(struct vf_status *s, const struct vf_engine_info *info)
     s->reply.drive = &s->drive;
 }
 
-static void fill_speculation(struct vf_status *s, const struct vf_engine_speculation *from)
+static void fill_totals(struct vf_status *s)
 {
-    Vflow__SpeculationStats *to = &s->speculation;
-    to->steps = from->steps;
-    to->steps_guessed = from->steps_guessed;
-    to->guess_ns = from->guess_ns;
-    to->probes = from->probes;
-    if (from->workers_probed > 0)
-        to->gain = from->gain_sum / from->workers_probed;
-    to->on = from->workers_on > 0;
-    to->guessed = from->ahead[0].guessed;
-    to->right = from->ahead[0].right;
-    to->chosen = from->ahead[0].chosen;
-    to->guessed_two = from->ahead[1].guessed;
-    to->right_two = from->ahead[1].right;
-    to->chosen_two = from->ahead[1].chosen;
-    if (from->workers > 0)
-        s->stats.speculation = to;
-    s->reply.guesses_used = from->used;
-    s->reply.guesses_wasted = from->wasted;
-    s->reply.guess_bytes_wasted = from->bytes_wasted;
-}
-
-static void fill_totals(struct vf_status *s, const struct vf_engine_totals *totals)
-{
-    s->stats.compute_ns = totals->compute_ns;
-    s->stats.wait_ns = totals->wait_ns;
-    s->stats.stall_ns = totals->stall_ns;
-    s->stats.experts_wanted = totals->experts_wanted;
-    s->stats.expert_hits = totals->expert_hits;
-    s->stats.expert_late = totals->expert_late;
-    s->stats.expert_demand = totals->expert_demand;
-    s->stats.expert_early = totals->expert_early;
-    s->stats.weight_bytes = totals->weight_bytes;
-    s->reply.stats = &s->stats;
-    s->reply.expert_bytes_read = totals->expert_bytes_read;
-    s->reply.expert_reads = totals->expert_reads;
-    s->reply.expert_evictions = totals->expert_evictions;
-    fill_speculation(s, &totals->speculation);
-}
-
-static void fill_reads(struct vf_status *s, const struct vf_cache_totals *cache)
-{
-    s->reads.prefetched_used = cache->prefetched_used;
-    s->reads.prefetched_wasted = cache->prefetched_wasted;
-    s->reads.read_ns = cache->read_ns;
-    s->reads.latency_ms_mean = cache->latency_ms_mean;
-    s->reads.latency_ms_median = cache->latency_ms_median;
-    s->reads.latency_ms_p95 = cache->latency_ms_p95;
-    s->reads.latency_ms_max = cache->latency_ms_max;
-    s->reads.joined = cache->joined;
-    s->reply.reads = &s->reads;
+    struct vf_engine_totals *t = &s->totals;
+    if (t->speculates)
+        t->stats.speculation = &t->speculation;
+    s->reply.stats = &t->stats;
+    s->reply.reads = &t->reads;
+    s->reply.expert_bytes_read = t->expert_bytes_read;
+    s->reply.expert_reads = t->expert_reads;
+    s->reply.expert_evictions = t->expert_evictions;
+    s->reply.guesses_used = t->guesses_used;
+    s->reply.guesses_wasted = t->guesses_wasted;
+    s->reply.guess_bytes_wasted = t->guess_bytes_wasted;
 }
 
 static enum vf_code fill_workers(struct vf_status *s, const struct vf_engine *engine,
@@ -138,23 +97,18 @@ enum vf_code vf_status_create(const struct vf_scheduler *scheduler, uint64_t upt
                               struct vf_status **out, struct vf_err *err)
 {
     struct vf_engine *engine = vf_scheduler_engine(scheduler);
-    struct vf_engine_totals totals;
     struct vf_status *s = calloc(1, sizeof *s);
     *out = NULL;
     if (!s)
         return vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for the status");
     vflow__status_reply__init(&s->reply);
-    vflow__step_stats__init(&s->stats);
-    vflow__expert_reads__init(&s->reads);
-    vflow__speculation_stats__init(&s->speculation);
     s->reply.uptime_ms = uptime_ms;
     fill_model(&s->reply, engine);
     fill_drive(s, vf_engine_info(engine));
     fill_load(&s->reply, scheduler);
-    enum vf_code code = vf_engine_read_totals(engine, false, &totals, err);
+    enum vf_code code = vf_engine_read_totals(engine, false, &s->totals, err);
     if (!code) {
-        fill_totals(s, &totals);
-        fill_reads(s, &totals.cache);
+        fill_totals(s);
         code = fill_workers(s, engine, err);
     }
     if (code) {
