@@ -2,6 +2,7 @@
 #include "bench/command.h"
 
 #include "common/base/commands.h"
+#include "common/base/fault.h"
 #include "common/base/log.h"
 #include "common/base/util.h"
 
@@ -38,6 +39,9 @@ int main(int argc, char **argv)
         .list = list,
         .count = COMMAND_COUNT,
     };
+    struct vf_err err = {0};
+    if (vf_fault_init("bench", &err) != VF_OK)
+        return vf_cli_fail("vflow-bench", &err);
     vf_log_init("bench", VF_LOG_WARN);
     return vf_commands_main(&program, argc, argv);
 }

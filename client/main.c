@@ -1,5 +1,7 @@
 #include "client/commands.h"
+#include "common/base/cli.h"
 #include "common/base/commands.h"
+#include "common/base/fault.h"
 #include "common/base/log.h"
 #include "common/base/util.h"
 
@@ -20,6 +22,9 @@ static const struct vf_commands program = {
 
 int main(int argc, char **argv)
 {
+    struct vf_err err = {0};
+    if (vf_fault_init("client", &err) != VF_OK)
+        return vf_cli_fail("vflow-client", &err);
     vf_log_init("client", VF_LOG_WARN);
     return vf_commands_main(&program, argc, argv);
 }

@@ -1,5 +1,6 @@
 /* vflow-convert: a checkpoint directory or a GGUF file to a .vflow or .cflow file. */
 #include "common/base/cli.h"
+#include "common/base/fault.h"
 #include "common/base/log.h"
 #include "common/base/map_guard.h"
 #include "common/base/util.h"
@@ -117,7 +118,7 @@ int main(int argc, char **argv)
     struct vf_err err = {0};
     struct vf_convert_result result = {0};
     int count = 0;
-    if (vf_cli_parse(&cli, argc, argv, &input, &count, &err))
+    if (vf_fault_init("convert", &err) || vf_cli_parse(&cli, argc, argv, &input, &count, &err))
         return vf_cli_fail(PROGRAM, &err);
     vf_log_init(PROGRAM, VF_LOG_WARN + verbose);
     if (split) {

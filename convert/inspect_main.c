@@ -1,5 +1,6 @@
 /* vflow-inspect: what a model file holds, and whether its checksums hold. */
 #include "common/base/cli.h"
+#include "common/base/fault.h"
 #include "common/base/log.h"
 #include "common/base/map_guard.h"
 #include "common/base/util.h"
@@ -43,7 +44,7 @@ int main(int argc, char **argv)
     };
     struct vf_model_file *f = NULL;
     struct vf_err err = {0};
-    if (vf_cli_parse(&cli, argc, argv, &path, &count, &err))
+    if (vf_fault_init("inspect", &err) || vf_cli_parse(&cli, argc, argv, &path, &count, &err))
         return vf_cli_fail(PROGRAM, &err);
     vf_log_init(PROGRAM, VF_LOG_WARN + verbose);
     vf_map_guard_install(path);

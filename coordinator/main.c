@@ -1,4 +1,6 @@
+#include "common/base/cli.h"
 #include "common/base/commands.h"
+#include "common/base/fault.h"
 #include "common/base/util.h"
 #include "coordinator/commands.h"
 
@@ -34,5 +36,8 @@ static void occupy_standard_fds(void)
 int main(int argc, char **argv)
 {
     occupy_standard_fds();
+    struct vf_err err = {0};
+    if (vf_fault_init("coordinator", &err) != VF_OK)
+        return vf_cli_fail("vflow-coordinator", &err);
     return vf_commands_main(&program, argc, argv);
 }

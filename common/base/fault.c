@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,6 +24,7 @@ struct fault {
 static struct {
     struct fault faults[VF_FAULT_SITES_MAX];
     int count;
+    char calls[VF_FAULT_CALLS][SITE_NAME_MAX]; /* their sites' names */
 } table;
 
 static const struct {
@@ -102,8 +104,11 @@ enum vf_code vf_fault_set(const char *spec, struct vf_err *err)
     return code;
 }
 
-enum vf_code vf_fault_init(struct vf_err *err)
+enum vf_code vf_fault_init(const char *role, struct vf_err *err)
 {
+    static const char *const names[VF_FAULT_CALLS] = {"memory", "map", "shm", "socket", "write"};
+    for (int i = 0; i < VF_FAULT_CALLS; i++)
+        snprintf(table.calls[i], SITE_NAME_MAX, "%.15s.%s", role, names[i]);
     return vf_fault_set(getenv("VFLOW_FAULT"), err);
 }
 
@@ -120,5 +125,15 @@ int vf_fault(const char *site)
     }
     if (what == VF_FAULT_KILL)
         raise(SIGKILL);
+    return what;
+}
+
+int vf_fault_called(enum vf_fault_call call)
+{
+    if (table.count == 0)
+        return VF_FAULT_NONE;
+    int what = vf_fault(table.calls[call]);
+    if (what)
+        errno = what < VF_FAULT_SHORT ? what : EIO;
     return what;
 }

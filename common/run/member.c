@@ -249,8 +249,11 @@ enum vf_code vf_member_create(const struct vf_member_params *params, struct vf_m
 {
     *out = NULL;
     struct vf_member *m = calloc(1, sizeof *m);
-    if (!m)
-        return vf_err_set(err, VF_ERR_NO_MEMORY, "no memory to join the run");
+    if (!m) {
+        vf_err_set(err, VF_ERR_NO_MEMORY, "no memory to join the run");
+        vf_error("%s", err->text);
+        return err->code;
+    }
     m->params = *params;
     enum vf_code code = join(m, err);
     if (code != VF_OK) {

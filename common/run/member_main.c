@@ -56,7 +56,7 @@ int vf_member_main(const struct vf_member_program *program, int argc, char **arg
     char role[32];
     enum vf_code code = parse(program, argc, argv, &a, &err);
     if (code == VF_OK)
-        code = vf_fault_init(&err);
+        code = vf_fault_init(program->log_role, &err);
     if (code != VF_OK)
         return vf_cli_fail(program->name, &err);
     snprintf(role, sizeof role, "%s-%u", program->log_role, (unsigned)a.index);
