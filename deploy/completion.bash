@@ -28,7 +28,9 @@ _vflow()
         compopt -o filenames 2>/dev/null
         mapfile -t COMPREPLY < <(compgen -f -- "$current")
         ;;
-    *'|'*) mapfile -t COMPREPLY < <(compgen -W "${takes//|/ }" -- "$current") ;;
+    *'|'*) # of "N|random" the word
+        mapfile -t COMPREPLY < <(compgen -W "$(tr '|' '\n' <<<"$takes" | grep -v '^[A-Z]')" -- "$current")
+        ;;
     ?*) ;; # a number or a text: nobody but the user knows
     *)
         if [ "${current:0:1}" = - ]; then

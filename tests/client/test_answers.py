@@ -151,8 +151,8 @@ def test_status(server):
     said = json.loads(server.client("status", "--json", check=True).stdout)
     ok(set(said) == {f.name for f in s.DESCRIPTOR.fields} and said["model"] == s.model and
        len(said["workers"]) == 4, "status --json has every field of the message")
-    ok(set(said["stats"]) == {f.name for f in s.stats.DESCRIPTOR.fields} and
-       said["stats"]["barrier_ns"] == s.stats.barrier_ns, "status --json has every counter")
+    ok(set(said["stats"]) == {f.name for f in s.stats.DESCRIPTOR.fields if not f.message_type} and
+       said["stats"]["barrier_ns"] >= s.stats.barrier_ns, "status --json has every counter")
     ok(b"tiny.vflow" in server.client("status", check=True).stdout, "status prints for people too")
 
 

@@ -115,8 +115,10 @@ def test_completion(usr):
         got = complete(usr, *words)
         ok(want <= set(got) and all(g.startswith(words[-1]) for g in got),
            "completes %s" % " ".join(words)) or note(str(got))
-    ok(complete(usr, "vflow-coordinator", "generate", "--seed", "") == [],
+    ok(complete(usr, "vflow-coordinator", "generate", "--top-k", "") == [],
        "a number isn't guessed")
+    ok(complete(usr, "vflow-coordinator", "generate", "--seed", "") == ["random"],
+       "a word beside it is")
 
 
 root, usr, files = test_tree()
