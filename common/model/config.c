@@ -127,6 +127,13 @@ uint64_t vf_config_param_count(const struct vf_config *c)
     return total;
 }
 
+uint64_t vf_config_active_param_count(const struct vf_config *c, uint32_t chosen)
+{
+    uint64_t expert = 3ull * c->hidden_size * c->expert_ffn_size;
+    return vf_config_param_count(c) -
+           (uint64_t)c->layer_count * (c->expert_count - chosen) * expert;
+}
+
 uint32_t vf_config_effective_layers(const struct vf_config *c)
 {
     return c->style == VF_STYLE_FIXED_POINT ? c->layer_count * c->fixed_point_iterations

@@ -105,6 +105,9 @@ json_t *vf_config_to_json(const struct vf_config *config);
 
 /* Exact number of stored parameters (tied embeddings once). */
 uint64_t vf_config_param_count(const struct vf_config *config);
+/* Those that one token uses, as publishers count them: all but the experts that it doesn't choose.
+ * Embedding and head count whole. `chosen` distinct experts of a layer (vf_experts_per_token). */
+uint64_t vf_config_active_param_count(const struct vf_config *config, uint32_t chosen);
 
 /* Executed layers: layer_count, times the iterations for fixed_point. Each has its own KV cache. */
 uint32_t vf_config_effective_layers(const struct vf_config *config);

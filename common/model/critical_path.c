@@ -60,9 +60,21 @@ struct vf_critical_path vf_critical_path_closed_form(const struct vf_config *con
     return r;
 }
 
-static double inputs_ready(const struct vf_program *p, const struct vf_op *op, const double *finish)
+/* The fetch that ordered what an experts op reads: the nearest before it with its routing decision.
+ */
+static double experts_there(const struct vf_program *p, uint32_t op, const double *finish)
 {
-    double ready = 0.0;
+    vf_value route = vf_op_inputs(p, &p->ops[op])[1];
+    for (uint32_t i = op; i-- > 0;)
+        if (p->ops[i].kind == VF_OP_FETCH && vf_op_inputs(p, &p->ops[i])[0] == route)
+            return finish[i];
+    return 0.0;
+}
+
+static double inputs_ready(const struct vf_program *p, uint32_t i, const double *finish)
+{
+    const struct vf_op *op = &p->ops[i];
+    double ready = op->kind == VF_OP_EXPERTS ? experts_there(p, i, finish) : 0.0;
     for (uint32_t k = 0; k < op->in_count; k++) {
         double t = finish[p->values[vf_op_inputs(p, op)[k]].producer];
         if (t > ready)
@@ -71,15 +83,16 @@ static double inputs_ready(const struct vf_program *p, const struct vf_op *op, c
     return ready;
 }
 
-double vf_program_schedule(const struct vf_program *p, const double *cost, const uint32_t *resource,
-                           double *resource_free, uint32_t resource_count, double *start,
-                           double *finish)
+double vf_program_schedule(const struct vf_program *p, const double *cost, const uint32_t *order,
+                           const uint32_t *resource, double *resource_free, uint32_t resource_count,
+                           double *start, double *finish)
 {
     double end = 0.0;
     for (uint32_t r = 0; r < resource_count; r++)
         resource_free[r] = 0.0;
-    for (uint32_t i = 0; i < p->op_count; i++) {
-        double t = inputs_ready(p, &p->ops[i], finish);
+    for (uint32_t n = 0; n < p->op_count; n++) {
+        uint32_t i = order ? order[n] : n;
+        double t = inputs_ready(p, i, finish);
         uint32_t r = resource[i];
         if (r != VF_RESOURCE_NONE && resource_free[r] > t)
             t = resource_free[r];

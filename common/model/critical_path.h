@@ -45,13 +45,14 @@ struct vf_critical_path vf_critical_path_closed_form(const struct vf_config *con
 double vf_op_half_bytes(const struct vf_config *config, const struct vf_op *op);
 
 /* Runs the program against the clock "bytes read". Op i takes cost[i], starts when its inputs
- * are there and its resource is free, and resources take their ops in program order. resource[i]
+ * are there and its resource is free, experts also when their fetch is finished, and resources take
+ * their ops in the given order (NULL: the program's), in which producers come first. resource[i]
  * is below resource_count, or VF_RESOURCE_NONE for an op that waits for its inputs only.
  * resource_free has resource_count entries (scratch). Fills start and finish (either may not be
  * NULL) and returns the last finish. */
 #define VF_RESOURCE_NONE 0xffffffffu
-double vf_program_schedule(const struct vf_program *p, const double *cost, const uint32_t *resource,
-                           double *resource_free, uint32_t resource_count, double *start,
-                           double *finish);
+double vf_program_schedule(const struct vf_program *p, const double *cost, const uint32_t *order,
+                           const uint32_t *resource, double *resource_free, uint32_t resource_count,
+                           double *start, double *finish);
 
 #endif

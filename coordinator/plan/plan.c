@@ -19,8 +19,9 @@ struct arguments {
     struct vf_run_options run;
     const char *config, *svg;
     double bandwidth;
+    uint64_t drive_speed;
     int quant; /* -1: not given */
-    bool model, json, table;
+    bool model, json, ops, table;
 };
 
 static enum vf_code parse_arguments(int argc, char **argv, struct arguments *a, struct vf_err *err)
@@ -36,6 +37,11 @@ static enum vf_code parse_arguments(int argc, char **argv, struct arguments *a, 
         {"bandwidth", 0, VF_OPT_FLOAT, &a->bandwidth, "GB/s",
          "memory bandwidth to expect (default: measured here with --threads, or on every CPU)",
          1e-3, 1e6, NULL},
+        {"drive-speed", 0, VF_OPT_SIZE, &a->drive_speed, "SIZE",
+         "bytes a second to expect of the drive (default: --io-throttle, or a probe as in a run)",
+         1, 1e15, NULL},
+        {"ops", 0, VF_OPT_FLAG, &a->ops, NULL,
+         "also list the operations and what crosses workers (--json always does)", 0, 0, NULL},
         {"json", 0, VF_OPT_FLAG, &a->json, NULL, "print JSON", 0, 0, NULL},
         {"svg", 0, VF_OPT_STRING, &a->svg, "FILE", "also draw the timeline of a token", 0, 0, NULL},
     };
@@ -45,9 +51,9 @@ static enum vf_code parse_arguments(int argc, char **argv, struct arguments *a, 
     const struct vf_cli cli = {
         .program = PROGRAM,
         .usage = "(--model FILE | --config FILE | --table) [options]",
-        .summary = "Prints a model's layer program, who runs it, the bytes each step reads and the "
-                   "expected time\nof a token, in the run that generate would start with the same "
-                   "options.",
+        .summary = "Prints the memory, the placement and the expected time of a token of the run "
+                   "that generate would\nstart with the same options, then the bytes that each "
+                   "part reads and the critical path.",
         .opts = opts,
         .opt_count = n + VF_ARRAY_LEN(own),
     };
@@ -91,6 +97,7 @@ static struct vf_plan_options make_options(const struct arguments *a)
         .config = a->config,
         .quant = quants[a->quant < 0 ? 0 : a->quant],
         .bandwidth_gb_s = a->bandwidth,
+        .drive_speed = a->drive_speed,
         .memory = true,
         .settings = a->run.settings,
     };
@@ -129,13 +136,17 @@ static enum vf_code write_outputs(const struct vf_plan *plan, const struct argum
                                   struct vf_err *err)
 {
     enum vf_code code = VF_OK;
-    if (a->svg && (code = write_svg(plan, a->svg, err)) != VF_OK)
+    bool refused = plan->memory_refused.code != VF_OK;
+    if (a->svg && !refused && (code = write_svg(plan, a->svg, err)) != VF_OK)
         return code;
-    if (!a->json)
-        vf_plan_print_text(plan, stdout);
-    else if ((code = vf_plan_print_json(plan, stdout, err)) != VF_OK)
+    if (!a->json && !refused)
+        vf_plan_print_text(plan, a->ops, stdout);
+    else if (a->json && (code = vf_plan_print_json(plan, stdout, err)) != VF_OK)
         return code;
-    return vf_flush_stdout(err);
+    code = vf_flush_stdout(err);
+    if (!code && refused) /* it ends as the run would */
+        *err = plan->memory_refused;
+    return code ? code : plan->memory_refused.code;
 }
 
 static enum vf_code run(const struct arguments *a, struct vf_err *err)

@@ -1,5 +1,8 @@
-/* `vflow-coordinator plan`: prints a model's layer program, who runs it, the bytes each step
- * reads and the expected time of a token; --json gives the same as JSON, --svg draws it.
+/* `vflow-coordinator plan`: prints the memory, the placement and the expected time of a token of
+ * the run that generate would start, then the bytes that each part reads and the critical path,
+ * with
+ * --ops also the layer program; --json gives all of it as JSON, --svg draws it. A run that would be
+ * refused ends with its sentence and its status; the JSON is printed all the same, without speeds.
  * docs/MODELS.md describes the output.
  *
  * argv[0] is "plan" or the program's name; returns the process's exit status. Reads a model file

@@ -4,6 +4,7 @@
 #include "coordinator/plan/plan_model.h"
 
 #include <errno.h>
+#include <math.h>
 
 #define MIB 1048576.0
 
@@ -132,17 +133,37 @@ static json_t *edges(const struct vf_plan *p, int *bad)
     return list;
 }
 
+static json_t *real_or_null(double v)
+{
+    return isfinite(v) ? json_real(v) : json_null();
+}
+
+static json_t *expected_of_drive(const struct vf_plan *p, int *bad)
+{
+    const struct vf_plan_drive *d = &p->drive;
+    if (!p->shape.budget.stream)
+        return json_null();
+    json_t *o = json_object();
+    put(o, "hit_share", json_real(d->hit_share), bad);
+    put(o, "bytes_per_token", json_real(d->token_bytes), bad);
+    put(o, "bytes_per_second", d->bytes_per_s > 0 ? json_real(d->bytes_per_s) : json_null(), bad);
+    put(o, "source", d->source ? json_string(vf_plan_drive_source(d)) : json_null(), bad);
+    put(o, "read_ms", real_or_null(d->read_ms), bad);
+    return o;
+}
+
 static json_t *expected(const struct vf_plan *p, int *bad)
 {
-    double ms = vf_plan_token_ms(p, p->placed.total);
     json_t *o = json_object();
     put(o, "bandwidth_gb_per_s", json_real(p->bandwidth_gb_s), bad);
     put(o, "bandwidth_source", json_string(p->bandwidth_threads ? "measured" : "given"), bad);
     put(o, "bandwidth_threads",
         p->bandwidth_threads ? json_integer(p->bandwidth_threads) : json_null(), bad);
     put(o, "path_bytes", json_real(p->placed.total), bad);
-    put(o, "token_ms", json_real(ms), bad);
-    put(o, "tokens_per_s", json_real(1e3 / ms), bad);
+    put(o, "memory_ms", json_real(vf_plan_token_ms(p, p->placed.total)), bad);
+    put(o, "drive", expected_of_drive(p, bad), bad);
+    put(o, "token_ms", real_or_null(p->token_ms), bad);
+    put(o, "tokens_per_s", real_or_null(1e3 / p->token_ms), bad);
     put(o, "three_streams_path_bytes", json_real(p->lanes.total), bad);
     put(o, "three_streams_token_ms", json_real(vf_plan_token_ms(p, p->lanes.total)), bad);
     return o;
@@ -160,6 +181,7 @@ enum vf_code vf_plan_print_json(const struct vf_plan *p, FILE *out, struct vf_er
     put(o, "dense_delay", json_integer(c->dense_delay), &bad);
     put(o, "expert_delay", json_integer(c->expert_delay), &bad);
     put(o, "parameters", json_integer((json_int_t)p->params), &bad);
+    put(o, "active_parameters", json_integer((json_int_t)p->active_params), &bad);
     put(o, "geometry", geometry(p, &bad), &bad);
     put(o, "quant", json_string(p->quant_name), &bad);
     put(o, "stored_bytes", parts(p->stored_bytes, &bad), &bad);
@@ -174,7 +196,8 @@ enum vf_code vf_plan_print_json(const struct vf_plan *p, FILE *out, struct vf_er
     if (p->has_memory)
         put(o, "memory", vf_plan_memory_json(p, &bad), &bad);
     put(o, "drive", vf_plan_drive_json(p, &bad), &bad);
-    put(o, "expected", expected(p, &bad), &bad);
+    if (!p->memory_refused.code)
+        put(o, "expected", expected(p, &bad), &bad);
     if (bad) {
         json_decref(o);
         return vf_err_set(err, VF_ERR_NO_MEMORY, "out of memory for the plan as JSON");

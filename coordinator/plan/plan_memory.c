@@ -29,8 +29,6 @@ void vf_plan_print_memory(const struct vf_plan *p, FILE *out)
     const struct vf_budget *b = &p->shape.budget;
     const struct vf_memory_plan *m = &b->memory;
     char text[VF_BYTES_TEXT], there[VF_BYTES_TEXT];
-    char run[VF_RUN_SHAPE_TEXT];
-    fprintf(out, "\nthe run: %s\n", vf_run_shape_text(&p->shape, p->config, run));
     fprintf(out,
             "\nmemory of a run, all processes together: %u sequence%s of %u positions, steps of "
             "%u columns\n",
@@ -51,16 +49,11 @@ void vf_plan_print_memory(const struct vf_plan *p, FILE *out)
             m->given ? "by --memory" : "of what is available, less a reserve");
     fprintf(out, "  %-12s %12s  of %s free in /dev/shm\n", "shm", vf_bytes_text(m->shm_bytes, text),
             vf_bytes_text(m->shm_available, there));
-    if (p->memory_refused.code)
-        fprintf(out, "  refused: %s\n", p->memory_refused.text);
     if (p->shape.drive.depth)
-        fprintf(
-            out,
-            "\ndrive            %.2f GB/s in reads of %s, %u at a time, %.2f ms each: %.1f ms for "
-            "a token\n                 whose experts all miss the cache\n",
-            p->shape.drive.bytes_per_s * 1e-9, vf_bytes_text(p->shape.drive.read_bytes, text),
-            p->shape.drive.depth, p->shape.drive.latency_ms,
-            1e3 * (double)p->token_bytes[VF_PART_EXPERTS] / p->shape.drive.bytes_per_s);
+        fprintf(out,
+                "\nthe drive, as probed: %.2f GB/s in reads of %s, %u at a time, %.2f ms each\n",
+                p->shape.drive.bytes_per_s * 1e-9, vf_bytes_text(p->shape.drive.read_bytes, text),
+                p->shape.drive.depth, p->shape.drive.latency_ms);
 }
 
 static void put_bytes(json_t *o, const char *key, uint64_t bytes, int *bad)

@@ -94,7 +94,7 @@ static enum vf_code load_model(struct vf_plan *p, struct vf_err *err)
     struct vf_tensor_id id = {.kind = VF_T_EMBED, .layer = VF_LAYER_NONE};
     p->source = p->options.settings.model;
     enum vf_code code = vf_model_file_open(p->source, &p->file, err);
-    if (code != VF_OK)
+    if (code)
         return code;
     p->config = vf_model_file_config(p->file);
     if (!vf_model_file_matrix(p->file, id, &embed))
@@ -117,7 +117,7 @@ static enum vf_code load(struct vf_plan *p, struct vf_err *err)
     json_t *obj;
     enum vf_code code =
         vf_json_parse(p->options.config_text, strlen(p->options.config_text), p->source, &obj, err);
-    if (code != VF_OK)
+    if (code)
         return code;
     code = vf_config_parse(obj, p->source, &p->own_config, err);
     json_decref(obj);
@@ -147,7 +147,7 @@ static enum vf_code add_stored_of_config(struct vf_plan *p, struct vf_err *err)
     struct vf_tensor_spec *specs;
     size_t count;
     enum vf_code code = vf_tensors_list(p->config, false, &specs, &count, err);
-    if (code != VF_OK)
+    if (code)
         return code;
     for (size_t i = 0; i < count; i++)
         p->stored_bytes[tensor_part(specs[i].id.kind)] += tensor_bytes(&specs[i], p->quant);
@@ -186,20 +186,20 @@ static void run_schedules(struct vf_plan *p, double *cost, uint32_t *resource, d
     for (uint32_t i = 0; i < g->op_count; i++)
         cost[i] = (double)p->op_bytes[i];
     p->placed.total =
-        vf_program_schedule(g, cost, p->shape.placement.op_worker, busy,
+        vf_program_schedule(g, cost, NULL, p->shape.placement.op_worker, busy,
                             p->shape.placement.worker_count, p->placed.start, p->placed.finish);
     for (uint32_t i = 0; i < g->op_count; i++) {
         enum vf_lane lane = vf_op_lane(g->ops[i].kind);
         resource[i] = lane == VF_LANE_NONE ? VF_RESOURCE_NONE : (uint32_t)lane;
     }
-    p->lanes.total = vf_program_schedule(g, cost, resource, busy, VF_LANE_COUNT, p->lanes.start,
-                                         p->lanes.finish);
+    p->lanes.total = vf_program_schedule(g, cost, NULL, resource, busy, VF_LANE_COUNT,
+                                         p->lanes.start, p->lanes.finish);
     for (uint32_t i = 0; i < g->op_count; i++)
         cost[i] = vf_op_half_bytes(p->config, &g->ops[i]);
     p->half_lanes =
-        vf_program_schedule(g, cost, resource, busy, VF_LANE_COUNT, scratch_a, scratch_b);
+        vf_program_schedule(g, cost, NULL, resource, busy, VF_LANE_COUNT, scratch_a, scratch_b);
     memset(resource, 0xff, g->op_count * sizeof *resource);
-    p->half_unlimited = vf_program_schedule(g, cost, resource, busy, 0, scratch_a, scratch_b);
+    p->half_unlimited = vf_program_schedule(g, cost, NULL, resource, busy, 0, scratch_a, scratch_b);
 }
 
 static enum vf_code schedule(struct vf_plan *p, struct vf_err *err)
@@ -268,6 +268,15 @@ static enum vf_code find_bandwidth(struct vf_plan *p, struct vf_err *err)
     return vf_bandwidth_measure(p->bandwidth_threads, &p->bandwidth_gb_s, err);
 }
 
+static enum vf_code find_speed(struct vf_plan *p, struct vf_err *err)
+{
+    enum vf_code code = find_bandwidth(p, err);
+    if (code)
+        return code;
+    p->token_ms = vf_plan_token_ms(p, p->placed.total);
+    return p->shape.budget.stream ? vf_plan_add_drive(p, err) : VF_OK;
+}
+
 static enum vf_code place(struct vf_plan *p, struct vf_err *err)
 {
     const struct vf_shape_model model = vf_plan_shape_model(p);
@@ -283,15 +292,14 @@ enum vf_code vf_plan_build(const struct vf_plan_options *options, struct vf_plan
     if ((code = load(out, err)) || (code = vf_program_compile(out->config, &out->program, err)) ||
         (code = place(out, err)) || (code = add_op_bytes(out, err)) ||
         (code = add_stored(out, err)) || (code = schedule(out, err)) ||
-        (code = find_bandwidth(out, err))) {
-        vf_plan_deinit(out);
-        return code;
-    }
-    if (options->memory && (code = vf_plan_add_memory(out, err))) {
+        (options->memory && (code = vf_plan_add_memory(out, err))) ||
+        (!out->memory_refused.code && (code = find_speed(out, err)))) {
         vf_plan_deinit(out);
         return code;
     }
     out->params = vf_config_param_count(out->config);
+    out->active_params =
+        vf_config_active_param_count(out->config, vf_experts_per_token(out->config));
     out->closed = vf_critical_path_closed_form(out->config);
     return VF_OK;
 }

@@ -9,6 +9,7 @@
 #include "common/format/model_file.h"
 #include "common/model/critical_path.h"
 #include "coordinator/engine/shape.h"
+#include "coordinator/plan/plan_drive.h"
 
 #include <stdio.h>
 
@@ -17,6 +18,7 @@ struct vf_plan_options {
     const char *config_text; /* the config itself, then config is only its name */
     enum vf_quant quant;     /* with config; a model file knows its own */
     double bandwidth_gb_s;   /* 0: measure, with settings.threads, or every CPU */
+    uint64_t drive_speed;    /* bytes a second; 0: as throttled or probed */
     bool memory;             /* plan the run's memory, too */
     Vflow__RunSettings settings;
 };
@@ -48,7 +50,7 @@ struct vf_plan {
     struct vf_program program;
     struct vf_run_shape shape;      /* the run; decided when has_memory */
     struct vf_critical_path closed; /* the report's formula */
-    uint64_t params;
+    uint64_t params, active_params;
     uint64_t expert_record_bytes; /* padded, as it is read from the drive; 0 without experts */
     uint64_t *op_bytes;           /* [op_count] weights read for one token */
     uint64_t token_bytes[VF_PART_COUNT];  /* sums of op_bytes */
@@ -60,8 +62,10 @@ struct vf_plan {
     double half_unlimited;          /* total at 0.5 bytes when only inputs are waited for */
     double bandwidth_gb_s;
     uint32_t bandwidth_threads; /* 0: given, not measured */
+    struct vf_plan_drive drive; /* zeros unless experts stream */
+    double token_ms;            /* reads of memory and drive; NAN: the drive's speed isn't known */
     bool has_memory;
-    struct vf_err memory_refused; /* code VF_OK: the run fits */
+    struct vf_err memory_refused; /* code VF_OK: the run fits; else there are no speeds */
 };
 
 enum vf_code vf_plan_build(const struct vf_plan_options *options, struct vf_plan *out,
@@ -77,14 +81,15 @@ uint64_t vf_plan_value_bytes(const struct vf_plan *plan, vf_value v);
 double vf_plan_token_ms(const struct vf_plan *plan, double bytes);
 
 /* Plans sizes and memory of the run on this machine. A run that doesn't fit is part of the plan,
- * not an error; wrong usage is one. */
+ * not an error; what else is wrong is one. */
 enum vf_code vf_plan_add_memory(struct vf_plan *plan, struct vf_err *err);
 void vf_plan_print_memory(const struct vf_plan *plan, FILE *out);
-json_t *vf_plan_drive_json(const struct vf_plan *plan, int *bad); /* likewise; null: not probed */
 /* New reference; *bad is set when memory ran out. */
 json_t *vf_plan_memory_json(const struct vf_plan *plan, int *bad);
+json_t *vf_plan_drive_json(const struct vf_plan *plan, int *bad); /* likewise; null: not probed */
 
-void vf_plan_print_text(const struct vf_plan *plan, FILE *out);
+/* The answer first; the program's operations and edges only with ops. */
+void vf_plan_print_text(const struct vf_plan *plan, bool ops, FILE *out);
 enum vf_code vf_plan_print_json(const struct vf_plan *plan, FILE *out, struct vf_err *err);
 /* VF_ERR_NO_MEMORY alone; whether the stream took it is the caller's to look at. */
 enum vf_code vf_plan_draw_svg(const struct vf_plan *plan, FILE *out, struct vf_err *err);

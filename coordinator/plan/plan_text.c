@@ -1,7 +1,9 @@
-/* The plan as a table for people. MB is 2^20 bytes, as the pipeline-native report counts. */
+/* The plan as a table for people, the answer first. MB is 2^20 bytes, as the pipeline-native report
+ * counts. */
 #include "coordinator/plan/plan_model.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #define MIB 1048576.0
@@ -25,11 +27,9 @@ static void print_geometry(const struct vf_plan *p, FILE *out)
     const struct vf_config *c = p->config;
     char buf[32];
     uint32_t layers = vf_config_effective_layers(c);
-    fprintf(out, "model            %s\n", p->source);
-    fprintf(out, "type             %s, %s, delays: attention %u, dense %u, experts %u\n",
+    fprintf(out, "\ntype             %s, %s, delays: attention %u, dense %u, experts %u\n",
             c->model_type, vf_style_name(c->style), c->attention_delay, c->dense_delay,
             c->expert_delay);
-    fprintf(out, "parameters       %s\n", grouped(p->params, buf));
     fprintf(out, "hidden           %u, vocabulary %u%s, context %u\n", c->hidden_size,
             c->vocab_size, c->tie_embeddings ? " (head tied)" : "", c->context_max);
     fprintf(out, "layers           %u", c->layer_count);
@@ -175,30 +175,93 @@ static void print_edges(const struct vf_plan *p, FILE *out)
     }
 }
 
-static void print_expected(const struct vf_plan *p, FILE *out)
+/* ---- the answer ------------------------------------------------------------------------------ */
+
+static void print_drive(const struct vf_plan *p, FILE *out)
 {
-    double ms = vf_plan_token_ms(p, p->placed.total), lanes = vf_plan_token_ms(p, p->lanes.total);
-    fprintf(out, "\nexpected time of a token, weights in memory, reads only\n");
-    fprintf(out, "  bandwidth      %.2f GB/s, ", p->bandwidth_gb_s);
-    if (p->bandwidth_threads)
-        fprintf(out, "measured here with %u thread%s\n", p->bandwidth_threads,
-                p->bandwidth_threads == 1 ? "" : "s");
+    const struct vf_plan_drive *d = &p->drive;
+    fprintf(out,
+            "drive            %.1f%% of the experts in the cache (as if all were equally likely), "
+            "%.2f MB read for a token\n",
+            100 * d->hit_share, d->token_bytes / MIB);
+    if (!d->source)
+        fprintf(out, "                 at a speed that isn't known: --drive-speed SIZE says it\n");
     else
-        fprintf(out, "as given\n");
-    fprintf(out, "  as placed      %.3f ms, %.2f tokens/s\n", ms, 1e3 / ms);
-    fprintf(out, "  three streams  %.3f ms, %.2f tokens/s if each had that bandwidth\n", lanes,
-            1e3 / lanes);
+        fprintf(out, "                 at %.3g GB/s (%s): %.3f ms\n", d->bytes_per_s * 1e-9,
+                vf_plan_drive_source(d), d->read_ms);
 }
 
-void vf_plan_print_text(const struct vf_plan *p, FILE *out)
+/* Reads of memory and of the drive in a row take both times, side by side the longer of them. */
+static void print_hidden(const struct vf_plan *p, double memory_ms, FILE *out)
 {
+    double both = memory_ms + p->drive.read_ms;
+    double least = fmin(memory_ms, p->drive.read_ms);
+    fprintf(out,
+            "                 %.0f%% of the shorter hidden by the longer; without overlap %.3f ms: "
+            "%.2f times as long\n",
+            least > 0 ? 100 * fmin(fmax(both - p->token_ms, 0) / least, 1) : 0.0, both,
+            both / p->token_ms);
+}
+
+static void print_speed(const struct vf_plan *p, FILE *out)
+{
+    double memory_ms = vf_plan_token_ms(p, p->placed.total);
+    bool stream = p->shape.budget.stream;
+    fprintf(out, "bandwidth        %.2f GB/s, ", p->bandwidth_gb_s);
+    if (p->bandwidth_threads)
+        fprintf(out, "measured here with %u thread%s", p->bandwidth_threads,
+                p->bandwidth_threads == 1 ? "" : "s");
+    else
+        fprintf(out, "as given");
+    fprintf(out, ": %.3f ms to read a token's weights in memory\n", memory_ms);
+    if (stream)
+        print_drive(p, out);
+    if (!isfinite(p->token_ms)) {
+        fprintf(out, "token            unknown\n");
+        return;
+    }
+    fprintf(out, "token            %.3f ms, %.2f tokens/s\n", p->token_ms, 1e3 / p->token_ms);
+    if (stream && p->drive.read_ms > 0)
+        print_hidden(p, memory_ms, out);
+}
+
+static void print_answer(const struct vf_plan *p, FILE *out)
+{
+    char buf[32], need[VF_BYTES_TEXT], allowed[VF_BYTES_TEXT], run[VF_RUN_SHAPE_TEXT];
+    fprintf(out, "model            %s\n", p->source);
+    fprintf(out, "parameters       %s\n", grouped(p->params, buf));
+    if (p->active_params != p->params)
+        fprintf(out, "active           %s for a token: all but the experts not chosen\n",
+                grouped(p->active_params, buf));
+    if (p->has_memory)
+        fprintf(out, "memory           %s of %s allowed\nthe run          %s\n",
+                vf_bytes_text(p->shape.budget.memory.need, need),
+                vf_bytes_text(p->shape.budget.memory.allowed, allowed),
+                vf_run_shape_text(&p->shape, p->config, run));
+    print_speed(p, out);
+}
+
+static void print_lanes(const struct vf_plan *p, FILE *out)
+{
+    double ms = vf_plan_token_ms(p, p->lanes.total);
+    fprintf(out,
+            "  in this file   %8.2f MB/token  three streams of %.2f GB/s each, all in memory: %.3f "
+            "ms\n",
+            p->lanes.total / MIB, p->bandwidth_gb_s, ms);
+}
+
+void vf_plan_print_text(const struct vf_plan *p, bool ops, FILE *out)
+{
+    print_answer(p, out);
     print_geometry(p, out);
+    print_placement(p, out);
     print_bytes(p, out);
     print_critical_path(p, out);
-    print_placement(p, out);
-    print_program(p, out);
-    print_edges(p, out);
+    print_lanes(p, out);
     if (p->has_memory)
         vf_plan_print_memory(p, out);
-    print_expected(p, out);
+    if (!ops)
+        return;
+    print_program(p, out);
+    print_edges(p, out);
 }

@@ -73,7 +73,8 @@ static double measure(const char *text, bool streams)
         cost[i] = vf_op_half_bytes(&c, &p.ops[i]);
         resource[i] = streams && lane != VF_LANE_NONE ? (uint32_t)lane : VF_RESOURCE_NONE;
     }
-    double total = vf_program_schedule(&p, cost, resource, busy, VF_LANE_COUNT, start, finish);
+    double total =
+        vf_program_schedule(&p, cost, NULL, resource, busy, VF_LANE_COUNT, start, finish);
     for (uint32_t i = 0; i < p.op_count; i++)
         for (uint32_t k = 0; k < p.ops[i].in_count; k++)
             if (start[i] < finish[p.values[vf_op_inputs(&p, &p.ops[i])[k]].producer])

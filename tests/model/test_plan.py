@@ -128,11 +128,16 @@ def test_program():
        "one worker reads everything, one thing after another")
     ok(e["path_bytes"] < one["expected"]["path_bytes"],
        "three workers overlap: late experts run beside the next group")
-    _, text, _ = run("--config", "arch2.json", "--bandwidth", "10", "--stage-workers", "3")
+    _, text, _ = run("--config", "arch2.json", "--bandwidth", "10", "--stage-workers", "3", "--ops")
     rows = re.findall(r"^ +(\d+) +(\d+)  (\w+)", text, re.M)
     ok([(int(a), int(b), c) for a, b, c in rows] ==
        [(o["index"], o["worker"], o["op"]) for o in ops], "the text lists the same ops")
     ok(all(f"{e['value']} " in text for e in p["edges"]), "and the same edges")
+    _, text, _ = run("--config", "arch2.json", "--bandwidth", "10")
+    first = text.split("\n\n")[0]
+    ok("program\n" not in text and all(f"\n{w} " in first for w in ("parameters", "memory", "the run",
+                                                                  "bandwidth", "token")),
+       "without --ops there is no list; the answer comes first")
 
 
 def test_memory():
@@ -148,16 +153,88 @@ def test_memory():
     ok(s["fits"] and s["experts"] == "streamed" and less - 2 * record < s["need"] <= less and
        s["items"]["experts"] == s["cache_slots"] * record and s["shm"] > s["items"]["experts"],
        "memory: what is left is the expert cache")
-    r = plan_json("--config", moe, "--ctx", "512", "--memory", "8M")["memory"]
+    code, out, err = run("--config", moe, "--ctx", "512", "--memory", "8M", "--json")
+    refused = json.loads(out)
+    r = refused["memory"]
+    ok(code == 2 and r["refused"] in err and "expected" not in refused and err.count("\n") == 1,
+       "memory: a refusal as JSON has no speeds and the run's status")
     ok(not r["fits"] and "--memory allows 8.0 MiB" in r["refused"] and r["need"] > 8 << 20 and
        r["cache_slots"] == 2, "memory: one layer's experts are the least")
-    code, out, _ = run("--config", moe, "--bandwidth", "10", "--memory", "8M")
-    ok(code == 0 and "refused: the run needs at least" in out, "memory: a refusal is planned, too")
+    code, out, err = run("--config", moe, "--ctx", "512", "--memory", "8M", "--svg", "refused.svg")
+    ok(code == 2 and out == "" and r["refused"] in err and err.count("\n") == 1 and
+       not os.path.exists("refused.svg"), "memory: a refusal is one sentence: " + err.strip())
+
+
+def drive(config, *args):
+    """What is expected of a streamed run at 10 GB/s of memory and 1 GB/s of the drive."""
+    return plan_json("--config", config, "--experts", "stream", "--drive-speed", "1000000000",
+                     *args)["expected"]
+
+
+def test_drive():
+    record = plan_json("--config", "arch2.json")["placement"]["expert_record_bytes"]
+    quarter = str((6 * 8 // 4) * record)
+    e = drive("arch2.json", "--expert-cache", quarter)
+    d = e["drive"]
+    # six slots are of experts on their way: two a layer, due two layers later
+    ok(abs(d["hit_share"] - (12 - 6) / (48 - 6)) < 1e-9 and
+       abs(d["bytes_per_token"] - 12 * (1 - d["hit_share"]) * record) < 1e-3,
+       "hits are the cache's share beside what is on its way: %.3f" % d["hit_share"])
+    ok(d["source"] == "given" and abs(d["read_ms"] - d["bytes_per_token"] / 1e6) < 1e-9,
+       "and the drive takes its bytes over its speed")
+    both, memory = d["read_ms"] + e["memory_ms"], e["memory_ms"]
+    ok(max(d["read_ms"], memory) <= e["token_ms"] < both - 0.5 * min(d["read_ms"], memory),
+       "a delay hides reads: %.3f ms of %.3f" % (e["token_ms"], both))
+    s = drive("arch2.json", "--expert-cache", quarter, "--overlap", "sync")
+    ok(0 <= both - s["token_ms"] < 0.005, "--overlap sync hides none, but for norms")
+    plain = write_config("plain_moe.json", {
+        "model_type": "mixtral", "hidden_size": 512, "num_hidden_layers": 6,
+        "num_attention_heads": 8, "num_key_value_heads": 8, "intermediate_size": 512,
+        "num_local_experts": 8, "num_experts_per_tok": 2, "vocab_size": 512,
+        "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "rope_theta": 1e6})
+    n = drive(plain, "--expert-cache", quarter)
+    ok(abs(n["token_ms"] - n["memory_ms"] - n["drive"]["read_ms"]) < 1e-6,
+       "nor does an ordinary mixture have anything to hide reads behind")
+    args = ("--config", "arch2.json", "--experts", "stream", "--expert-cache", quarter)
+    t = plan_json(*args, "--io-throttle", "5000000", "--io-workers", "2")["expected"]
+    ok(t["drive"]["source"] == "throttled" and t["drive"]["bytes_per_second"] == 1e7 and
+       abs(1000 / t["token_ms"] - t["tokens_per_s"]) < 1e-6, "--io-throttle is the drive's speed")
+    u = plan_json(*args)["expected"]
+    _, text, _ = run(*args, "--bandwidth", "10")
+    ok(u["token_ms"] is None and u["tokens_per_s"] is None and u["drive"]["bytes_per_token"] > 0 and
+       "tokens/s" not in text and "--drive-speed" in text,
+       "a drive of unknown speed: bytes and no tokens/s")
+    ok(plan_json("--config", "arch2.json", "--experts", "resident")["expected"]["drive"] is None,
+       "in memory there is no drive")
+
+
+def test_active():
+    mixtures = {  # the geometry of models whose publishers name their active parameters
+        3.3: {"model_type": "qwen3_moe", "hidden_size": 2048, "num_hidden_layers": 48,
+              "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
+              "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768,
+              "vocab_size": 151936, "norm_topk_prob": True},
+        1.2: {"model_type": "olmoe", "hidden_size": 2048, "num_hidden_layers": 16,
+              "num_attention_heads": 16, "num_key_value_heads": 16, "num_experts": 64,
+              "num_experts_per_tok": 8, "intermediate_size": 1024, "vocab_size": 50304},
+        12.8: {"model_type": "mixtral", "hidden_size": 4096, "num_hidden_layers": 32,
+               "num_attention_heads": 32, "num_key_value_heads": 8, "num_local_experts": 8,
+               "num_experts_per_tok": 2, "intermediate_size": 14336, "vocab_size": 32000}}
+    for billions, config in mixtures.items():
+        path = write_config("active.json", dict(
+            config, max_position_embeddings=4096, rms_norm_eps=1e-5, rope_theta=1e6,
+            tie_word_embeddings=False))
+        p = plan_json("--config", path, "--memory", "200G", "--experts", "resident")
+        n = p["active_parameters"]
+        ok(billions <= n / 1e9 < billions + 0.1, f"{config['model_type']}: {n} active parameters")
+    p = plan_json("--config", "arch2.json")
+    ok(p["active_parameters"] == p["parameters"] - 6 * 6 * 3 * 512 * 512,
+       "active: all but six experts of every layer")
 
 
 def test_measured():
     code, out, err = run("--config", "arch2.json", "--threads", "1")
-    m = re.search(r"bandwidth +([0-9.]+) GB/s, measured here with 1 thread\n", out)
+    m = re.search(r"bandwidth +([0-9.]+) GB/s, measured here with 1 thread:", out)
     ok(code == 0 and m and 0.05 < float(m.group(1)) < 5000, f"measured: {m and m.group(1)} GB/s")
 
 
@@ -337,7 +414,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         for test in (test_paper_numbers, test_table, test_bytes, test_program, test_memory,
-                     test_measured, test_svg, test_refusals, test_checkpoints):
+                     test_drive, test_active, test_measured, test_svg, test_refusals, test_checkpoints):
             try:
                 test()
             except Exception as e:  # a crash of one test is that test's failure

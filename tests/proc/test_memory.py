@@ -40,9 +40,12 @@ def make_model():
 
 
 def plan(*options):
+    """A run that would be refused is planned, too, and ends as it would."""
     p = run([COORDINATOR, "plan", "--model", MODEL, "--bandwidth", "10", "--json", *SIZES,
-             *options], check=True)
-    return json.loads(p.stdout)["memory"]
+             *options])
+    memory_plan = json.loads(p.stdout)["memory"]
+    assert p.returncode == (0 if memory_plan["fits"] else 2), p.stderr
+    return memory_plan
 
 
 def generate(*options, group=None, **kw):
@@ -146,6 +149,10 @@ def check_refusals(smallest):
                   "--memory allows %.1f MiB" % (budget / MIB) in err and "raise it" in err,
                   "%.1f MiB are refused in a sentence" % (budget / MIB)):
             note("status %d: %s" % (p.returncode, err))
+        q = run([COORDINATOR, "plan", "--model", MODEL, *SIZES, "--memory", str(budget)])
+        ok(q.returncode == 2 and q.stdout == b"" and
+           q.stderr.replace(b" plan", b" generate").decode().strip() == err,
+           "plan ends with the same sentence and status")
     p = generate("--memory", str(smallest + 8 * MIB), "--experts", "resident")
     ok(p.returncode == 2 and b"--experts stream" in p.stderr, "resident experts that don't fit")
     p = generate("--memory", str(smallest + 8 * MIB), "--expert-cache", "40M")

@@ -1,4 +1,4 @@
-"""What plan says a token reads, against what a run reports that it read: every flow counted."""
+"""What plan says a token reads, of memory and of the drive, against what a run reports that it read."""
 import json
 import os
 import sys
@@ -34,9 +34,27 @@ def check(folder):
         note("planned %d, measured %d, vectors %d" % (planned, measured, vector_bytes(folder)))
 
 
+def check_drive(folder, slots):
+    """A trained model's tokens resemble their neighbours, so a run reads less than planned; a first
+    token, which finds nothing, is not planned."""
+    model = convert(folder)
+    options = ["--experts", "stream", "--speculate", "off", "--expert-cache", str(slots * 28672)]
+    expected = json.loads(run([COORDINATOR, "plan", "--model", model, "--json", "--bandwidth", "10",
+                               *options], check=True).stdout)["expected"]["drive"]
+    stats = json.loads(run([COORDINATOR, "generate", "--model", model, "-p", "Once upon a time",
+                            "-n", "200", "--ignore-eos", "--seed", "3", "--json", *options],
+                           check=True).stdout)["stats"]
+    planned, measured = expected["bytes_per_token"], stats["drive_bytes_per_token"]
+    ok(0.4 * planned < measured < planned,
+       "%d experts in the cache: %.0f bytes a token from the drive planned, %.0f read"
+       % (slots, planned, measured))
+
+
 if __name__ == "__main__":
     for name in ("arch2_4_combined", "dual_flow_dense", "dual_flow_specific_dense",
                  "dual_moe_k1_2_k2_4_replay", "triple_flow", "arch5_fixed_point"):
         check(shared("golden", name))
     check(tap.dual_mixture_dir())
+    for slots in (7, 14, 28, 38):
+        check_drive(os.path.join(tap.source_dir(), "models", "tiny_arch2_4"), slots)
     done()
