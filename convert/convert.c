@@ -3,7 +3,7 @@
  */
 #include "convert/convert.h"
 
-#include "common/base/log.h"
+#include "common/base/progress.h"
 #include "common/base/util.h"
 #include "common/format/model_writer.h"
 #include "convert/source.h"
@@ -246,7 +246,7 @@ static enum vf_code convert_block(struct conversion *c, const struct vf_tensor_s
     if (code)
         vf_err_prepend(err, "%s: ", t->path);
     c->bytes_done += vf_source_bytes(t->type, n);
-    vf_progress("convert", c->bytes_done, c->bytes_total);
+    vf_progress("convert", VF_PROGRESS_BYTES, c->bytes_done, c->bytes_total);
     return code;
 }
 

@@ -3,7 +3,7 @@
  */
 #include "convert/inspect.h"
 
-#include "common/base/log.h"
+#include "common/base/progress.h"
 #include "common/base/util.h"
 #include "common/format/layout.h"
 
@@ -85,7 +85,7 @@ static void verify(struct inspection *in)
         struct vf_tensor_entry_view t = vf_model_file_tensor(in->f, i);
         judge(v, vf_model_file_verify_tensor(in->f, t.spec.id, &err), &err);
         done += t.bytes;
-        vf_progress("verify", done, total);
+        vf_progress("verify", VF_PROGRESS_BYTES, done, total);
     }
     for (uint64_t i = 0; i < in->experts; i++) {
         uint32_t layer = (uint32_t)(i / in->config->expert_count);
@@ -93,7 +93,7 @@ static void verify(struct inspection *in)
         const uint8_t *data = vf_model_file_expert_data(in->f, layer, expert);
         judge(v, vf_model_file_verify_expert(in->f, layer, expert, data, &err), &err);
         done += vf_model_file_expert_layout(in->f).bytes;
-        vf_progress("verify", done, total);
+        vf_progress("verify", VF_PROGRESS_BYTES, done, total);
     }
     judge(v, vf_model_file_verify_tiles(in->f, &err), &err);
     judge(v, vf_model_file_verify_padding(in->f, &err), &err);

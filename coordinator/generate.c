@@ -1,8 +1,7 @@
 /* The generate command: one request, its text on stdout as it comes. */
 #include "common/base/cli.h"
-#include "common/base/clock.h"
 #include "common/base/json.h"
-#include "common/base/log.h"
+#include "common/base/progress.h"
 #include "common/run/generate_options.h"
 #include "common/tokenizer/tokenizer.h"
 #include "coordinator/commands.h"
@@ -19,9 +18,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define PROGRAM     "vflow-coordinator generate"
-#define POLL_MS     1000
-#define PROGRESS_NS VF_S(1)
+#define PROGRAM "vflow-coordinator generate"
+#define POLL_MS 1000
 
 struct options {
     struct vf_run_options run;
@@ -246,32 +244,27 @@ static enum vf_code submit(const struct vf_generate_options *o, struct vf_schedu
     return code;
 }
 
-/* A bar for prompts that take long, on a terminal; *shown keeps that there is one. */
-static void show_prefill(const struct vf_scheduler *s, uint64_t began_ns, size_t prompt, bool done,
-                         bool *shown)
+static void show_prefill(const struct vf_scheduler *s, size_t prompt)
 {
     struct vf_scheduler_totals totals;
-    if (vf_now_ns() - began_ns < PROGRESS_NS || (done && !*shown))
-        return;
     vf_scheduler_totals(s, &totals);
-    if (done || totals.tokens_prefilled < prompt)
-        vf_progress("prefill", done ? prompt : totals.tokens_prefilled, prompt);
-    *shown = !done;
+    vf_progress("prefill", VF_PROGRESS_TOKENS, totals.tokens_prefilled, prompt);
 }
 
 /* Polls until the request has ended; takes the totals of the prefill on the way. */
 static enum vf_code run(struct vf_scheduler *s, struct generation *g, bool measure,
                         struct vf_engine_totals *prefilled, struct vf_err *err)
 {
-    bool first = true, bar = false;
-    uint64_t began_ns = vf_now_ns();
+    bool first = true;
     enum vf_code code = VF_OK;
+    vf_progress("prefill", VF_PROGRESS_TOKENS, 0, g->prompt);
     while (!code && !g->ended && !g->code) {
         code = vf_scheduler_poll(s, POLL_MS, NULL, err);
         if (code || !first)
             continue;
         first = g->id_count == 0 && !g->ended;
-        show_prefill(s, began_ns, g->prompt, !first, &bar);
+        if (first)
+            show_prefill(s, g->prompt);
         if (!first && measure)
             code = vf_engine_read_totals(vf_scheduler_engine(s), true, prefilled, err);
     }

@@ -1,5 +1,7 @@
 #include "coordinator/output.h"
 
+#include "common/base/progress.h"
+
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>
@@ -23,6 +25,7 @@ static enum vf_code wait_writable(int cancel_fd, struct vf_err *err)
 enum vf_code vf_output_write(const void *data, size_t n, int cancel_fd, struct vf_err *err)
 {
     const char *p = data;
+    vf_progress_clear();
     while (n > 0) {
         enum vf_code code = wait_writable(cancel_fd, err);
         if (code)

@@ -2,8 +2,8 @@
 #include "common/base/cli.h"
 #include "common/base/clock.h"
 #include "common/base/json.h"
-#include "common/base/log.h"
 #include "common/base/npy.h"
+#include "common/base/progress.h"
 #include "common/base/util.h"
 #include "common/tokenizer/tokenizer.h"
 #include "coordinator/commands.h"
@@ -119,7 +119,7 @@ static void on_rows(void *ctx, uint64_t id, uint32_t first, uint32_t count, cons
     }
     if (s->npy && !s->code && vf_npy_append(s->npy, rows, count, &err) != VF_OK)
         fail(s, &err);
-    vf_progress("scoring", first + count, s->count);
+    vf_progress("scoring", VF_PROGRESS_TOKENS, first + count, s->count);
 }
 
 static void on_done(void *ctx, uint64_t id, enum vf_finish finish,

@@ -44,10 +44,10 @@ struct vf_executor_params {
     enum vf_experts_when experts_when; /* the same for all workers of a placement */
     uint32_t context, sequences, columns_max, rows_max;
     uint32_t threads;
-    struct vf_expert_source *experts;     /* NULL for a model without experts */
-    const struct vf_run_state *run_state; /* its end ends a step; NULL: a run that nobody ends */
-    struct vf_mailboxes *mailboxes;       /* NULL: no edges */
-    enum vf_speculate speculate;          /* order guesses of the next layers' experts */
+    struct vf_expert_source *experts; /* NULL for a model without experts */
+    struct vf_run_state *run_state;   /* its end ends a step; NULL: a run that nobody ends */
+    struct vf_mailboxes *mailboxes;   /* NULL: no edges */
+    enum vf_speculate speculate;      /* order guesses of the next layers' experts */
 };
 
 /* Totals since create. Together the times are all that vf_executor_run took. */

@@ -84,6 +84,11 @@ enum vf_code vf_executor_ranges(const struct vf_executor_params *p, bool with_ex
     return VF_OK;
 }
 
+static void count_copied(void *ctx, uint64_t bytes)
+{
+    vf_run_state_add_loaded(ctx, bytes);
+}
+
 enum vf_code vf_executor_own_weights(const struct vf_executor_params *p, struct vf_model_file *file,
                                      bool with_experts, struct vf_err *err)
 {
@@ -93,7 +98,8 @@ enum vf_code vf_executor_own_weights(const struct vf_executor_params *p, struct 
     enum vf_code code = vf_executor_ranges(p, with_experts, &ranges, &count, &bytes, err);
     if (code != VF_OK)
         return code;
-    code = vf_model_file_own_weights(file, ranges, count, err);
+    vf_run_state_expect(p->run_state, bytes);
+    code = vf_model_file_own_weights(file, ranges, count, count_copied, p->run_state, err);
     free(ranges);
     return code;
 }
@@ -109,22 +115,49 @@ uint64_t weights_bytes(const struct vf_executor_params *p)
     return bytes;
 }
 
+/* Bytes of one layer's experts; 0 unless they are verified here. */
+static uint64_t layer_experts_bytes(const struct vf_executor_params *p, bool with_experts)
+{
+    if (!with_experts || !p->experts || !p->experts->ops->verify)
+        return 0;
+    const struct vf_config *c = vf_model_file_config(p->file);
+    return vf_model_file_expert_layout(p->file).bytes * c->expert_count;
+}
+
+/* What weights_verify will look at, for whoever shows how far it is. */
+static uint64_t bytes_to_verify(const struct vf_executor_params *p, bool with_experts)
+{
+    uint64_t bytes = 0;
+    for (size_t t = 0; t < vf_model_file_tensor_count(p->file); t++) {
+        struct vf_tensor_entry_view entry = vf_model_file_tensor(p->file, t);
+        bool reads = worker_reads(p, &entry.spec.id);
+        bytes += reads ? entry.bytes : 0;
+        if (reads && entry.spec.id.kind == VF_T_ROUTER)
+            bytes += layer_experts_bytes(p, with_experts);
+    }
+    return bytes;
+}
+
 enum vf_code weights_verify(const struct vf_executor_params *p, bool with_experts,
                             struct vf_err *err)
 {
     const struct vf_config *c = vf_model_file_config(p->file);
-    struct vf_expert_source *experts = p->experts;
+    uint64_t experts_bytes = layer_experts_bytes(p, with_experts);
     enum vf_code code = VF_OK;
+    vf_run_state_expect(p->run_state, bytes_to_verify(p, with_experts));
     for (size_t t = 0; code == VF_OK && t < vf_model_file_tensor_count(p->file); t++) {
         struct vf_tensor_entry_view entry = vf_model_file_tensor(p->file, t);
-        if (worker_reads(p, &entry.spec.id))
-            code = vf_model_file_verify_tensor(p->file, entry.spec.id, err);
+        if (!worker_reads(p, &entry.spec.id))
+            continue;
+        code = vf_model_file_verify_tensor(p->file, entry.spec.id, err);
+        vf_run_state_add_loaded(p->run_state, entry.bytes);
     }
-    for (uint32_t l = 0; with_experts && experts && experts->ops->verify && l < c->layer_count;
-         l++) {
+    for (uint32_t l = 0; code == VF_OK && experts_bytes && l < c->layer_count; l++) {
         struct vf_tensor_id router = {.kind = VF_T_ROUTER, .layer = l};
-        if (code == VF_OK && worker_reads(p, &router))
-            experts->ops->verify(experts, l);
+        if (!worker_reads(p, &router))
+            continue;
+        p->experts->ops->verify(p->experts, l);
+        vf_run_state_add_loaded(p->run_state, experts_bytes);
     }
     return code;
 }

@@ -103,8 +103,11 @@ static enum vf_code prepare_weights(struct worker *w, const Vflow__Plan *plan, s
          streamed = plan->cache_slots > 0;
     if (!huge && !streamed)
         return VF_OK;
-    struct vf_executor_params params = {
-        .file = w->file, .program = &w->program, .placement = &w->placement, .worker = w->index};
+    struct vf_executor_params params = {.file = w->file,
+                                        .program = &w->program,
+                                        .placement = &w->placement,
+                                        .worker = w->index,
+                                        .run_state = w->run_state};
     struct vf_weight_range *ranges;
     size_t count;
     uint64_t bytes;
@@ -216,9 +219,9 @@ static enum vf_code build(struct worker *w, const Vflow__Plan *plan, struct vf_e
     if (code == VF_OK)
         code = open_model(w, plan, err);
     if (code == VF_OK)
-        code = prepare_weights(w, plan, err);
-    if (code == VF_OK)
         code = open_shared_memory(w, plan, err);
+    if (code == VF_OK)
+        code = prepare_weights(w, plan, err);
     if (code == VF_OK)
         code = open_experts(w, plan, err);
     if (code != VF_OK)

@@ -11,7 +11,7 @@
 #include "bench/command.h"
 
 #include "bench/compute/rowmajor.h"
-#include "common/base/log.h"
+#include "common/base/progress.h"
 #include "common/base/util.h"
 
 #include <stdlib.h>
@@ -113,7 +113,7 @@ static enum vf_code count_misses(const struct layout_options *o, struct bench_re
         code = rig_shape_find(shape_names[s], &shape, err);
         for (int q8 = 0; code == VF_OK && q8 < 2; q8++)
             code = count_walks(o, shape, q8, r, panel, err);
-        vf_progress("misses", s + 1, VF_ARRAY_LEN(shape_names));
+        vf_progress("misses", VF_PROGRESS_ITEMS, s + 1, VF_ARRAY_LEN(shape_names));
     }
     return code;
 }
@@ -268,7 +268,7 @@ static enum vf_code time_shapes(struct run *run, struct bench_report *r, struct 
         pack_tiles(run, &slots);
         for (int q8 = 0; code == VF_OK && q8 < 2; q8++)
             code = time_walks(run, &slots, shape->name, q8, r, panel, err);
-        vf_progress("wall clock", s + 1, VF_ARRAY_LEN(shape_names));
+        vf_progress("wall clock", VF_PROGRESS_ITEMS, s + 1, VF_ARRAY_LEN(shape_names));
     }
     return code;
 }

@@ -5,7 +5,7 @@
 #include "bench/command.h"
 #include "bench/compute/rig.h"
 
-#include "common/base/log.h"
+#include "common/base/progress.h"
 #include "common/base/util.h"
 
 #include <stdlib.h>
@@ -109,7 +109,7 @@ static enum vf_code measure_tier(struct run *run, enum vf_kernel_tier tier, stru
         for (const struct rig_named_shape *s = rig_shapes; s->name; s++) {
             for (size_t c = 0; wanted(run->o->shape, s) && c < VF_ARRAY_LEN(column_counts); c++)
                 measure_figure(run, k, (enum vf_quant)quant, s, column_counts[c]);
-            vf_progress(k->name, (unsigned long long)(s - rig_shapes) + 1, 10);
+            vf_progress(k->name, VF_PROGRESS_ITEMS, (uint64_t)(s - rig_shapes) + 1, 10);
         }
     }
     return VF_OK;

@@ -1,6 +1,6 @@
 #include "bench/decode/arms.h"
 
-#include "common/base/log.h"
+#include "common/base/progress.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -47,7 +47,7 @@ enum vf_code arms_decode(struct arms *arms, const char *what, struct vf_err *err
             if (t >= WARM_UP)
                 arms->ms[arm][t - WARM_UP] = ms;
         }
-        vf_progress(what, t + 1, arms->tokens + WARM_UP);
+        vf_progress(what, VF_PROGRESS_ITEMS, t + 1, arms->tokens + WARM_UP);
     }
     return code;
 }

@@ -7,7 +7,7 @@
 #include "bench/command.h"
 
 #include "common/base/clock.h"
-#include "common/base/log.h"
+#include "common/base/progress.h"
 #include "common/base/util.h"
 
 #include <stdlib.h>
@@ -142,7 +142,7 @@ static enum vf_code measure(void *options, struct bench_report *r, struct vf_err
         code = vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for %u samples", o->samples);
     for (uint32_t s = 0; code == VF_OK && s < o->samples; s++) {
         code = sample(&run, s, err);
-        vf_progress("decode", s + 1, o->samples);
+        vf_progress("decode", VF_PROGRESS_ITEMS, s + 1, o->samples);
     }
     if (code == VF_OK)
         decode_report(&run, r);

@@ -8,7 +8,7 @@
 #include "bench/command.h"
 
 #include "common/base/clock.h"
-#include "common/base/log.h"
+#include "common/base/progress.h"
 #include "common/base/util.h"
 #include "common/kernels/kernels.h"
 #include "coordinator/scheduler.h"
@@ -153,7 +153,7 @@ static enum vf_code decode(struct arm *arms, int count, uint32_t tokens, struct 
                 code = vf_err_set(err, VF_ERR_INTERNAL,
                                   "token %u is %u with %u workers and %u with %u", t, arms[0].last,
                                   arms[0].workers, arms[i].last, arms[i].workers);
-        vf_progress("workers", t + 1, tokens + WARM_UP);
+        vf_progress("workers", VF_PROGRESS_ITEMS, t + 1, tokens + WARM_UP);
     }
     return code ? code : read_totals(arms, count, true, err);
 }

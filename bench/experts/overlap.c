@@ -12,7 +12,7 @@
 #include "bench/command.h"
 
 #include "common/base/clock.h"
-#include "common/base/log.h"
+#include "common/base/progress.h"
 #include "common/base/util.h"
 #include "common/experts/bank.h"
 #include "common/kernels/kernels.h"
@@ -237,7 +237,7 @@ static enum vf_code measure_threads(const struct overlap_options *o, const struc
         code = measure_cell(o, m, arms, compute_ms, latency_ms, scratch, &cells[i], err);
         if (code == VF_OK && cells[i].asked > 0)
             latency_ms = cells[i].latency_ms;
-        vf_progress("overlap", ++*done, o->thread_count * o->read_count);
+        vf_progress("overlap", VF_PROGRESS_ITEMS, ++*done, o->thread_count * o->read_count);
     }
     overlap_arm_close(&arms[OVERLAP_CACHED]);
     return code ? vf_err_prepend(err, "%u threads: ", cells[0].threads) : VF_OK;

@@ -4,7 +4,7 @@
 #include "bench/decode/loaded.h"
 #include "bench/experts/recording_source.h"
 
-#include "common/base/log.h"
+#include "common/base/progress.h"
 #include "common/base/util.h"
 
 #include <stdio.h>
@@ -41,7 +41,7 @@ static enum vf_code decode(struct loaded *l, const struct record_options *o, con
     enum vf_code code = VF_OK;
     for (uint32_t t = 0; t < o->tokens && code == VF_OK; t++) {
         code = run_token(l, t < start_count ? start[t] : likeliest(l->rows, vocab), err);
-        vf_progress("record", t + 1, o->tokens);
+        vf_progress("record", VF_PROGRESS_TOKENS, t + 1, o->tokens);
     }
     return code;
 }

@@ -6,7 +6,7 @@
 #include "bench/experts/replay_sim.h"
 #include "bench/experts/synthetic_routing.h"
 
-#include "common/base/log.h"
+#include "common/base/progress.h"
 #include "common/base/util.h"
 
 #include <errno.h>
@@ -218,7 +218,7 @@ static enum vf_code replay_all(struct bench_report *r, const struct replay_optio
             break;
         add_row(r, panel, o->shares[i], slots, rates);
         closed += gap_closed(rates, rates[ARM_LRU]) / o->share_count;
-        vf_progress("replay", i + 1, o->share_count);
+        vf_progress("replay", VF_PROGRESS_ITEMS, i + 1, o->share_count);
     }
     bench_report_fact(r, "gap_closed_mean", closed);
     return code;

@@ -9,7 +9,7 @@
 
 #include "bench/bench.h"
 #include "bench/models/gguf_model_writer.h"
-#include "common/base/log.h"
+#include "common/base/progress.h"
 #include "common/base/util.h"
 #include "common/format/model_writer.h"
 
@@ -142,7 +142,7 @@ static enum vf_code put_all(struct sink *s, struct vf_err *err)
     code = allocate(s, specs, count, err);
     for (size_t i = 0; code == VF_OK && i < count; i++) {
         code = specs[i].is_vector ? put_vector(s, &specs[i], err) : put_matrix(s, &specs[i], err);
-        vf_progress("make-model", i + 1, count);
+        vf_progress("make-model", VF_PROGRESS_ITEMS, i + 1, count);
     }
     free(s->rows);
     free(s->groups);

@@ -4,7 +4,7 @@
 #include "bench/bench.h"
 #include "bench/command.h"
 
-#include "common/base/log.h"
+#include "common/base/progress.h"
 #include "common/base/util.h"
 #include "common/machine/bandwidth.h"
 
@@ -131,7 +131,7 @@ static enum vf_code measure(void *options, struct bench_report *r, struct vf_err
             int turn = s % 2 ? count - 1 - c : c; /* both orders */
             code = vf_bandwidth_measure(counts[turn], &samples[(size_t)turn * o->samples + s], err);
         }
-        vf_progress("ceiling", s + 1, o->samples);
+        vf_progress("ceiling", VF_PROGRESS_ITEMS, s + 1, o->samples);
     }
     if (code == VF_OK)
         report(r, counts, count, samples, o);

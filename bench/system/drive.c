@@ -4,7 +4,7 @@
 #include "bench/command.h"
 
 #include "common/base/clock.h"
-#include "common/base/log.h"
+#include "common/base/progress.h"
 #include "common/base/util.h"
 #include "common/experts/bank.h"
 #include "common/machine/drive.h"
@@ -184,7 +184,7 @@ static enum vf_code measure(void *options, struct bench_report *r, struct vf_err
         for (size_t i = 0; i < cells && code == VF_OK; i++) {
             size_t turn = round % 2 ? cells - 1 - i : i; /* both orders */
             code = measure_cell(o, &s, &g, turn, round, err);
-            vf_progress("drive", round * cells + i + 1, o->rounds * cells);
+            vf_progress("drive", VF_PROGRESS_ITEMS, round * cells + i + 1, o->rounds * cells);
         }
     if (code == VF_OK) {
         bench_report_fact_text(r, "io", vf_drive_is_direct(s.drive) ? "direct" : "buffered");

@@ -2,6 +2,7 @@
 
 #include "common/base/cli_help.h"
 #include "common/base/nearest.h"
+#include "common/base/progress.h"
 #include "common/base/version.h"
 
 #include <ctype.h>
@@ -337,6 +338,7 @@ enum vf_code vf_cli_parse(const struct vf_cli *cli, int argc, char **argv, const
 
 int vf_cli_fail(const char *program, const struct vf_err *err)
 {
+    vf_progress_clear();
     fprintf(stderr, "%s: %s%s%s%s\n", program, err->text, err->code == VF_ERR_USAGE ? " (see " : "",
             err->code == VF_ERR_USAGE ? program : "", err->code == VF_ERR_USAGE ? " --help)" : "");
     return vf_exit_status(err->code);

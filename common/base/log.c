@@ -1,9 +1,8 @@
 #include "common/base/log.h"
 
-#include "common/base/clock.h"
+#include "common/base/progress.h"
 
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +33,7 @@ enum vf_log_level vf_log_level(void)
 
 void vf_log_write(enum vf_log_level level, const char *fmt, ...)
 {
+    vf_progress_clear();
     /* One write per line, so that lines of several processes don't mix. */
     char line[1024];
     int n = snprintf(line, sizeof line, "%s %s: ", level_words[level], state.role);
@@ -46,23 +46,4 @@ void vf_log_write(enum vf_log_level level, const char *fmt, ...)
         line[len++] = '\n';
     ssize_t ignored = write(STDERR_FILENO, line, len);
     (void)ignored;
-}
-
-void vf_progress(const char *what, unsigned long long done, unsigned long long total)
-{
-    static _Atomic uint64_t last_ns;
-    if (!isatty(STDERR_FILENO) || total == 0)
-        return;
-    uint64_t now = vf_now_ns();
-    if (done != total && now - atomic_load_explicit(&last_ns, memory_order_relaxed) < VF_MS(100))
-        return;
-    atomic_store_explicit(&last_ns, now, memory_order_relaxed);
-    char bar[31];
-    int filled = (int)((double)done / (double)total * 30.0);
-    for (int i = 0; i < 30; i++)
-        bar[i] = i < filled ? '#' : '.';
-    bar[30] = 0;
-    fprintf(stderr, "\r%s [%s] %3d%%%s", what, bar, (int)((double)done / (double)total * 100.0),
-            done == total ? "\n" : "");
-    fflush(stderr);
 }

@@ -26,8 +26,4 @@ void vf_log_write(enum vf_log_level level, const char *fmt, ...)
 #define vf_info(...)  vf_log(VF_LOG_INFO, __VA_ARGS__)
 #define vf_debug(...) vf_log(VF_LOG_DEBUG, __VA_ARGS__)
 
-/* A progress bar on stderr, drawn only when stderr is a terminal, at most ten times a second.
- * done == total ends the line. */
-void vf_progress(const char *what, unsigned long long done, unsigned long long total);
-
 #endif

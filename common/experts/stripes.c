@@ -1,8 +1,8 @@
 /* The stripes' header, and the arithmetic that places a record: nothing else is stored. */
 #include "common/experts/stripes.h"
 
-#include "common/base/log.h"
 #include "common/base/out_file.h"
+#include "common/base/progress.h"
 #include "common/base/util.h"
 
 #include <errno.h>
@@ -261,7 +261,8 @@ static enum vf_code write_stripe(const struct vf_model_file *f, const char *path
         else
             code = write_record(f, vf_out_file_fd(out), i * count + stripe,
                                 HEADER_BYTES + i * header.record_bytes, path, err);
-        vf_progress("split", stripe * header.record_count + i + 1, count * header.record_count);
+        vf_progress("split", VF_PROGRESS_ITEMS, stripe * header.record_count + i + 1,
+                    count * header.record_count);
     }
     if (code == VF_OK)
         return vf_out_file_commit(out, err);

@@ -99,19 +99,22 @@ static bool huge_pages_off(void)
 }
 
 /* Gives the mapped pages back piece by piece, so that copy and original are never whole at once. */
-static void copy_range(uint8_t *copy, const uint8_t *map, struct vf_weight_range r)
+static void copy_range(uint8_t *copy, const uint8_t *map, struct vf_weight_range r,
+                       vf_copied_fn *copied, void *ctx)
 {
     uint64_t end = r.offset + r.bytes;
     for (uint64_t at = r.offset; at < end; at += COPY_BYTES) {
         uint64_t n = vf_min_u64(COPY_BYTES, end - at), page = at & ~(PAGE_BYTES - 1);
         memcpy(copy + at, map + at, n);
         madvise((void *)(uintptr_t)(map + page), at + n - page, MADV_DONTNEED);
+        if (copied)
+            copied(ctx, n);
     }
 }
 
 enum vf_code vf_model_file_own_weights(struct vf_model_file *f,
                                        const struct vf_weight_range *ranges, size_t count,
-                                       struct vf_err *err)
+                                       vf_copied_fn *copied, void *ctx, struct vf_err *err)
 {
     VF_ASSERT(f->weights == f->map);
     /* As large as the file, so offsets stay what they are; only what is copied takes memory. */
@@ -126,7 +129,7 @@ enum vf_code vf_model_file_own_weights(struct vf_model_file *f,
                 f->path);
     for (size_t i = 0; i < count; i++) {
         VF_ASSERT(ranges[i].bytes <= f->bytes && ranges[i].offset <= f->bytes - ranges[i].bytes);
-        copy_range(copy, f->map, ranges[i]);
+        copy_range(copy, f->map, ranges[i], copied, ctx);
     }
     f->weights = copy;
     return VF_OK;

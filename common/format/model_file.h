@@ -50,13 +50,14 @@ void vf_model_file_close(struct vf_model_file *f); /* unmaps; NULL is fine */
 /* Copies the weights in these ranges from the page cache into this process's own memory, in huge
  * pages where the system grants them, and answers every later look-up of weights from there. For
  * the one owner of f, before it hands out pointers; weights outside the ranges must not be asked
- * for. */
+ * for. copied is told of every few MiB; NULL: nobody is. */
 struct vf_weight_range {
     uint64_t offset, bytes;
 };
+typedef void vf_copied_fn(void *ctx, uint64_t bytes);
 enum vf_code vf_model_file_own_weights(struct vf_model_file *f,
                                        const struct vf_weight_range *ranges, size_t count,
-                                       struct vf_err *err);
+                                       vf_copied_fn *copied, void *ctx, struct vf_err *err);
 
 /* Says that these ranges of the mapped file are read soon and nothing around them is: exactly they
  * come into memory, without the neighbours that the system would read along. Later faults read

@@ -8,12 +8,13 @@
 #include <stdlib.h>
 
 #define MAGIC   0x45544154534e5552ull /* "RUNSTATE" */
-#define VERSION 1u
+#define VERSION 2u
 
 struct page {
     uint64_t magic;
     uint32_t version;
-    _Atomic uint32_t ended; /* set once; release, paired with acquire in check */
+    _Atomic uint32_t ended;           /* set once; release, paired with acquire in check */
+    _Atomic uint64_t to_load, loaded; /* bytes; relaxed: only shown */
 };
 _Static_assert(sizeof(struct page) <= VF_RUN_STATE_BYTES, "the state fits its page");
 
@@ -83,4 +84,22 @@ enum vf_code vf_run_state_check(const struct vf_run_state *s, struct vf_err *err
     if (!s || !atomic_load_explicit(&s->page->ended, memory_order_acquire))
         return VF_OK;
     return vf_err_set(err, VF_ERR_PEER_LOST, "the run was given up");
+}
+
+void vf_run_state_expect(struct vf_run_state *s, uint64_t bytes)
+{
+    if (s)
+        atomic_fetch_add_explicit(&s->page->to_load, bytes, memory_order_relaxed);
+}
+
+void vf_run_state_add_loaded(struct vf_run_state *s, uint64_t bytes)
+{
+    if (s)
+        atomic_fetch_add_explicit(&s->page->loaded, bytes, memory_order_relaxed);
+}
+
+void vf_run_state_loaded(const struct vf_run_state *s, uint64_t *done, uint64_t *total)
+{
+    *done = s ? atomic_load_explicit(&s->page->loaded, memory_order_relaxed) : 0;
+    *total = s ? atomic_load_explicit(&s->page->to_load, memory_order_relaxed) : 0;
 }

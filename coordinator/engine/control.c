@@ -6,6 +6,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/progress.h"
 #include "common/base/util.h"
 
 #include <errno.h>
@@ -15,6 +16,8 @@
 #include <string.h>
 #include <unistd.h>
 #include <zmq.h>
+
+#define SHOW_NS VF_MS(200) /* between two looks at how far loading is */
 
 /* Messages handled before the caller gets a turn again. */
 #define MESSAGES_PER_TURN 256
@@ -582,17 +585,24 @@ enum vf_code engine_turn(struct vf_engine *e, uint64_t deadline_ns,
     return err->code;
 }
 
+/* A worker tells what it will load when it begins, so the total may grow; with experts in the
+ * drive's cache there may be nothing to tell. */
+static void show_loading(const struct vf_engine *e)
+{
+    uint64_t done, total;
+    vf_run_state_loaded(e->run_state, &done, &total);
+    if (total && done < total)
+        vf_progress("loading", VF_PROGRESS_BYTES, done, total);
+}
+
 enum vf_code engine_wait_ready(struct vf_engine *e, struct vf_err *err)
 {
     enum vf_code code = VF_OK;
-    uint64_t began_ns = vf_now_ns();
-    bool bar = false;
     while (!code && e->ready_count < e->worker_count) {
         bool ignored;
-        code = engine_turn(e, bar ? UINT64_MAX : began_ns + PROGRESS_NS, NULL, &ignored, err);
-        bar |= vf_now_ns() - began_ns >= PROGRESS_NS;
-        if (!code && bar)
-            vf_progress("loading (workers ready)", e->ready_count, e->worker_count);
+        code = engine_turn(e, vf_now_ns() + SHOW_NS, NULL, &ignored, err);
+        show_loading(e);
     }
+    vf_progress("loading", VF_PROGRESS_BYTES, 1, 1);
     return code;
 }
