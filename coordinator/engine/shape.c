@@ -20,6 +20,21 @@ static void assign_threads(struct vf_run_shape *s)
             s->settings.threads ? s->settings.threads : vf_topology_threads(&s->topology, i);
 }
 
+/* Threads of one worker meet at the end of every region: with fewer cores than threads each meeting
+ * waits for a turn of the scheduler. */
+static void warn_crowded(const struct vf_run_shape *s)
+{
+    uint32_t quota = s->topology.quota, cores = s->topology.cores;
+    bool limited = quota && quota < cores;
+    if (limited)
+        cores = quota;
+    if (s->settings.threads > cores)
+        vf_warn("--threads %u on the %u core%s that this process may use (%s): they wait for one "
+                "another, and many times slower than with --threads %u is usual",
+                s->settings.threads, cores, cores == 1 ? "" : "s",
+                limited ? "the CPU quota" : "its cpuset", cores);
+}
+
 enum vf_code vf_run_shape_place(const Vflow__RunSettings *asked, const struct vf_shape_model *model,
                                 struct vf_run_shape *out, struct vf_err *err)
 {
@@ -36,8 +51,10 @@ enum vf_code vf_run_shape_place(const Vflow__RunSettings *asked, const struct vf
                                                                       : VFLOW__KV__KV_F16;
     code = vf_placement_make((enum vf_placement_kind)s->placement, model->config, model->program,
                              s->stage_workers, &out->placement, err);
-    if (!code)
+    if (!code) {
         assign_threads(out);
+        warn_crowded(out);
+    }
     return code;
 }
 
