@@ -2,7 +2,6 @@
 #include "common/base/cli.h"
 #include "common/base/fault.h"
 #include "common/base/log.h"
-#include "common/base/map_guard.h"
 #include "common/base/util.h"
 #include "common/experts/stripes.h"
 #include "convert/convert.h"
@@ -43,7 +42,6 @@ static enum vf_code split_bank(const char *model, const char *dirs, struct vf_er
     struct vf_model_file *f;
     char *paths[VF_BANK_FILES_MAX];
     uint32_t count;
-    vf_map_guard_install(model);
     enum vf_code code = vf_bank_stripe_paths(model, dirs, paths, &count, err);
     if (code != VF_OK)
         return vf_err_prepend(err, "--split-bank: ");

@@ -401,7 +401,9 @@ enum vf_code vf_inspect_print(const struct vf_model_file *f,
     sum_streams(&in);
     if (options->verify)
         verify(&in);
-    enum vf_code code = print_all(&in, err);
+    enum vf_code code = vf_model_file_check_unchanged(f, err);
+    if (!code)
+        code = print_all(&in, err);
     json_decref(in.verdict.texts);
     return code;
 }

@@ -2,7 +2,6 @@
 #include "common/base/cli.h"
 #include "common/base/fault.h"
 #include "common/base/log.h"
-#include "common/base/map_guard.h"
 #include "common/base/util.h"
 #include "convert/inspect.h"
 
@@ -47,7 +46,6 @@ int main(int argc, char **argv)
     if (vf_fault_init("inspect", &err) || vf_cli_parse(&cli, argc, argv, &path, &count, &err))
         return vf_cli_fail(PROGRAM, &err);
     vf_log_init(PROGRAM, VF_LOG_WARN + verbose);
-    vf_map_guard_install(path);
     enum vf_code code = vf_model_file_open(path, &f, &err);
     if (!code)
         code = vf_inspect_print(f, &options, &err);

@@ -3,7 +3,6 @@
 #include "io_worker/io_worker.h"
 
 #include "common/base/log.h"
-#include "common/base/map_guard.h"
 #include "common/base/util.h"
 #include "common/experts/bank.h"
 #include "common/experts/stripes.h"
@@ -59,7 +58,6 @@ static enum vf_code check_plan(const struct io_worker *w, const Vflow__Plan *pla
 
 static enum vf_code open_file(struct io_worker *w, const Vflow__Plan *plan, struct vf_err *err)
 {
-    vf_map_guard_install(plan->model_path);
     enum vf_code code = vf_model_file_open(plan->model_path, &w->file, err);
     if (code != VF_OK)
         return code;
@@ -109,6 +107,8 @@ static enum vf_code turn(struct io_worker *w, bool *over, struct vf_err *err)
     zmq_pollitem_t items[VF_MEMBER_ITEMS_MAX];
     int count = vf_member_poll_items(w->member, items);
     enum vf_code code = vf_io_service_run(w->service, items, count, POLL_MS, err);
+    if (code == VF_OK)
+        code = vf_model_file_check_unchanged(w->file, err);
     for (int i = 0; i < count && code == VF_OK; i++) {
         enum vf_member_event event = VF_MEMBER_NOTHING;
         const Vflow__Envelope *ignored; /* steps aren't for this role */

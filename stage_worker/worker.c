@@ -4,7 +4,6 @@
 #include "stage_worker/worker.h"
 
 #include "common/base/clock.h"
-#include "common/base/map_guard.h"
 #include "common/base/util.h"
 #include "common/experts/stripes.h"
 #include "common/run/mailbox.h"
@@ -82,7 +81,6 @@ static enum vf_code check_plan(const struct worker *w, const Vflow__Plan *plan, 
 
 static enum vf_code open_model(struct worker *w, const Vflow__Plan *plan, struct vf_err *err)
 {
-    vf_map_guard_install(plan->model_path);
     enum vf_code code = vf_model_file_open(plan->model_path, &w->file, err);
     if (code == VF_OK && vf_model_file_fingerprint(w->file) != plan->model_fingerprint)
         code = vf_err_set(err, VF_ERR_CORRUPT, "%s: the file changed since the run was planned",
@@ -363,7 +361,12 @@ static enum vf_code handle_step(struct worker *w, const Vflow__Envelope *message
     struct vf_err cause = {0};
     uint32_t rows;
     bool peer_failed;
-    enum vf_code code = run_step(w, step, &rows, &peer_failed, &cause);
+    enum vf_code code = vf_model_file_check_unchanged(w->file, err);
+    if (code != VF_OK)
+        return code; /* and no other step can be run either */
+    code = run_step(w, step, &rows, &peer_failed, &cause);
+    if (vf_model_file_check_unchanged(w->file, err) != VF_OK)
+        return err->code;
     bool head = w->placement.head_worker == w->index;
     if (!head && (code == VF_OK || peer_failed))
         return VF_OK;

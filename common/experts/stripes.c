@@ -232,16 +232,17 @@ enum vf_code vf_expert_bank_of(const struct vf_model_file *f, const struct vf_ba
 
 /* ---- writing ------------------------------------------------------------------------------- */
 
-static enum vf_code write_record(const struct vf_model_file *f, int fd, uint64_t key,
-                                 uint64_t offset, const char *path, struct vf_err *err)
+/* Of a copy in record: what was verified is what is written. */
+static enum vf_code write_record(const struct vf_model_file *f, uint8_t *record, int fd,
+                                 uint64_t key, uint64_t offset, const char *path,
+                                 struct vf_err *err)
 {
     uint32_t experts = vf_model_file_config(f)->expert_count;
     uint32_t layer = (uint32_t)(key / experts), expert = (uint32_t)(key % experts);
-    const uint8_t *data = vf_model_file_expert_data(f, layer, expert);
-    enum vf_code code = vf_model_file_verify_expert(f, layer, expert, data, err);
-    if (code != VF_OK)
-        return code;
-    return vf_pwrite_full(fd, data, vf_model_file_expert_layout(f).bytes, offset, path, err);
+    uint64_t bytes = vf_model_file_expert_layout(f).bytes;
+    memcpy(record, vf_model_file_expert_data(f, layer, expert), bytes);
+    enum vf_code code = vf_model_file_verify_expert(f, layer, expert, record, err);
+    return code == VF_OK ? vf_pwrite_full(fd, record, bytes, offset, path, err) : code;
 }
 
 static enum vf_code write_stripe(const struct vf_model_file *f, const char *path, uint32_t stripe,
@@ -251,19 +252,25 @@ static enum vf_code write_stripe(const struct vf_model_file *f, const char *path
     struct disk_stripe header;
     struct vf_out_file *out;
     fill_header(f, stripe, count, &header);
+    uint8_t *record = malloc(header.record_bytes);
+    if (!record)
+        return vf_err_set(err, VF_ERR_NO_MEMORY, "%s: no memory for a record", path);
     enum vf_code code = vf_out_file_create(path, &out, err);
-    if (code != VF_OK)
+    if (code != VF_OK) {
+        free(record);
         return code;
+    }
     code = vf_pwrite_full(vf_out_file_fd(out), &header, sizeof header, 0, path, err);
     for (uint64_t i = 0; i < header.record_count && code == VF_OK; i++) {
         if (*cancel)
             code = vf_err_set(err, VF_ERR_CANCELLED, "%s: cancelled", path);
         else
-            code = write_record(f, vf_out_file_fd(out), i * count + stripe,
+            code = write_record(f, record, vf_out_file_fd(out), i * count + stripe,
                                 HEADER_BYTES + i * header.record_bytes, path, err);
         vf_progress("split", VF_PROGRESS_ITEMS, stripe * header.record_count + i + 1,
                     count * header.record_count);
     }
+    free(record);
     if (code == VF_OK)
         return vf_out_file_commit(out, err);
     vf_out_file_abandon(out);

@@ -1,4 +1,4 @@
-/* Checks a mapped model file once, at open.
+/* Checks a mapped model file once, at open, and copies its tables first.
  *
  * Checks run from the outside in: header, sections, checksums of the tables, embedded config,
  * then each table against that config. Nothing is believed before its own check has passed, and
@@ -25,9 +25,9 @@ static enum vf_code check_field(const struct vf_model_file *f, const char *field
 
 static enum vf_code check_magic(struct vf_model_file *f, struct vf_err *err)
 {
-    if (memcmp(f->header->magic, vf_file_magic[VF_FORMAT_VFLOW], VF_FILE_MAGIC_BYTES) == 0)
+    if (memcmp(f->header.magic, vf_file_magic[VF_FORMAT_VFLOW], VF_FILE_MAGIC_BYTES) == 0)
         f->format = VF_FORMAT_VFLOW;
-    else if (memcmp(f->header->magic, vf_file_magic[VF_FORMAT_CFLOW], VF_FILE_MAGIC_BYTES) == 0)
+    else if (memcmp(f->header.magic, vf_file_magic[VF_FORMAT_CFLOW], VF_FILE_MAGIC_BYTES) == 0)
         f->format = VF_FORMAT_CFLOW;
     else
         return bad(f, "not a model file: it must begin with VFLOW or CFLOW and three zero bytes");
@@ -36,7 +36,7 @@ static enum vf_code check_magic(struct vf_model_file *f, struct vf_err *err)
 
 static enum vf_code check_header(struct vf_model_file *f, struct vf_err *err)
 {
-    const struct vf_disk_header *h = f->header;
+    const struct vf_disk_header *h = &f->header;
     enum vf_code code = check_magic(f, err);
     if (code)
         return code;
@@ -81,7 +81,7 @@ static enum vf_code check_header(struct vf_model_file *f, struct vf_err *err)
 static enum vf_code check_section(struct vf_model_file *f, enum vf_section_kind kind, uint64_t *end,
                                   struct vf_err *err)
 {
-    const struct vf_disk_section *s = &f->header->sections[kind - 1];
+    const struct vf_disk_section *s = &f->header.sections[kind - 1];
     const char *name = vf_section_name(kind);
     if (s->kind != kind || s->reserved)
         return bad(f, "section %u has kind %u and reserved word %u, must be %u and 0", kind - 1,
@@ -120,6 +120,21 @@ static enum vf_code check_sections(struct vf_model_file *f, struct vf_err *err)
     return VF_OK;
 }
 
+/* A copy of a section whose size is known to be right; the caller frees. */
+static enum vf_code copy_section(const struct vf_model_file *f, enum vf_section_kind kind,
+                                 void **out, struct vf_err *err)
+{
+    struct vf_file_range s = f->sections[kind];
+    *out = malloc(s.bytes ? s.bytes : 1);
+    if (!*out)
+        return vf_model_bad(f, VF_ERR_NO_MEMORY, err, "no memory for %" PRIu64 " bytes of tables",
+                            s.bytes);
+    memcpy(*out, f->map + s.offset, s.bytes);
+    if (XXH3_64bits(*out, s.bytes) == f->header.sections[kind - 1].xxh3)
+        return VF_OK;
+    return bad(f, "section %s changed while it was read", vf_section_name(kind));
+}
+
 /* ---- config and tokenizer ---- */
 
 static enum vf_code load_config(struct vf_model_file *f, struct vf_err *err)
@@ -131,7 +146,11 @@ static enum vf_code load_config(struct vf_model_file *f, struct vf_err *err)
     char where[256];
     snprintf(where, sizeof where, "%s: embedded config", f->path);
     json_t *obj = NULL;
-    enum vf_code code = vf_json_parse((const char *)f->map + s.offset, s.bytes, where, &obj, err);
+    void *text = NULL;
+    enum vf_code code = copy_section(f, VF_SECTION_CONFIG, &text, err);
+    if (!code)
+        code = vf_json_parse(text, s.bytes, where, &obj, err);
+    free(text);
     if (!code)
         code = vf_config_parse(obj, where, &f->config, err);
     f->has_config = !code;
@@ -194,7 +213,7 @@ static enum vf_code check_entry(const struct vf_model_file *f, const struct vf_t
         return bad(f, "tensor %s is [%u, %u], must be [%u, %u]", label, t->rows, t->cols,
                    spec->rows, spec->cols);
     bool f32 = spec->is_vector || spec->id.kind == VF_T_ROUTER;
-    unsigned quant = f32 ? VF_QUANT_F32 : f->header->quant;
+    unsigned quant = f32 ? VF_QUANT_F32 : f->header.quant;
     if (quant == VF_QUANT_MIXED && t->quant < VF_QUANT_COUNT)
         quant = t->quant;
     unsigned flags = spec->is_vector ? VF_TENSOR_FLAG_VECTOR : 0;
@@ -239,7 +258,7 @@ static enum vf_code check_tile_ranges(struct vf_model_file *f, struct vf_err *er
     if (!vf_mul_u64(experts, f->expert.tile_count, &tiles) || !vf_add_u64(tiles, next, &tiles) ||
         !vf_mul_u64(tiles, sizeof(struct vf_disk_tile), &bytes))
         return bad(f, "the embedded config's tile count overflows");
-    enum vf_code code = check_field(f, "tile_count", f->header->tile_count, tiles, err);
+    enum vf_code code = check_field(f, "tile_count", f->header.tile_count, tiles, err);
     if (!code && f->sections[VF_SECTION_TILES].bytes != bytes)
         code = bad(f, "section tile directory has %" PRIu64 " bytes, must have %" PRIu64,
                    f->sections[VF_SECTION_TILES].bytes, bytes);
@@ -261,9 +280,10 @@ static enum vf_code check_tensors(struct vf_model_file *f, struct vf_err *err)
                    count * sizeof *f->tensors);
         goto out;
     }
-    f->tensors = (const void *)(f->map + s.offset);
     f->tensor_count = count;
-    code = build_index(f, err);
+    code = copy_section(f, VF_SECTION_TENSORS, (void **)&f->tensors, err);
+    if (!code)
+        code = build_index(f, err);
     for (size_t i = 0; i < count && !code; i++)
         code = check_entry(f, &specs[i], err);
     if (!code)
@@ -330,7 +350,6 @@ static enum vf_code check_groups(struct vf_model_file *f, struct vf_err *err)
 {
     struct vf_file_range s = f->sections[VF_SECTION_GROUPS];
     uint32_t layers = f->config.layer_count, next = 0;
-    f->groups = (const void *)(f->map + s.offset);
     f->group_count = s.bytes / sizeof *f->groups;
     if (s.bytes % sizeof *f->groups || f->group_count > layers)
         return bad(f,
@@ -340,7 +359,7 @@ static enum vf_code check_groups(struct vf_model_file *f, struct vf_err *err)
     uint32_t *layer_group = calloc(layers, sizeof *layer_group);
     if (!layer_group)
         return vf_model_bad(f, VF_ERR_NO_MEMORY, err, "no memory for %u layers", layers);
-    enum vf_code code = VF_OK;
+    enum vf_code code = copy_section(f, VF_SECTION_GROUPS, (void **)&f->groups, err);
     for (size_t i = 0; i < f->group_count && !code; i++) {
         code = check_group(f, i, next, err);
         for (; !code && next < f->groups[i].layer_end; next++)
@@ -358,7 +377,7 @@ static enum vf_code check_groups(struct vf_model_file *f, struct vf_err *err)
 
 static void init_expert_parts(struct vf_model_file *f)
 {
-    const struct vf_disk_header *h = f->header;
+    const struct vf_disk_header *h = &f->header;
     enum vf_quant quant[3];
     for (int part = 0; part < 3; part++)
         quant[part] = h->quant == VF_QUANT_MIXED ? h->expert_quant[part] : h->quant;
@@ -391,9 +410,9 @@ static enum vf_code check_experts(struct vf_model_file *f, struct vf_err *err)
     if (s.bytes != count * sizeof *f->experts)
         return bad(f, "expert index has %" PRIu64 " bytes, %" PRIu64 " experts need %" PRIu64,
                    s.bytes, count, count * sizeof *f->experts);
-    f->experts = (const void *)(f->map + s.offset);
-    enum vf_code code =
-        check_field(f, "expert_bytes", f->header->expert_bytes, f->expert.layout.bytes, err);
+    enum vf_code code = copy_section(f, VF_SECTION_EXPERTS, (void **)&f->experts, err);
+    if (!code)
+        code = check_field(f, "expert_bytes", f->header.expert_bytes, f->expert.layout.bytes, err);
     for (uint32_t layer = 0; layer < f->config.layer_count && !code; layer++)
         for (uint32_t e = 0; e < f->config.expert_count && !code; e++)
             code = check_expert(f, layer, e, err);

@@ -1,5 +1,6 @@
 /* Opens, maps and closes a model file and answers look-ups in its checked tables. */
 #include "common/base/log.h"
+#include "common/base/map_guard.h"
 #include "common/base/util.h"
 #include "common/format/model_file_internal.h"
 
@@ -26,30 +27,27 @@ enum vf_code vf_model_bad(const struct vf_model_file *f, enum vf_code code, stru
     return vf_err_set(err, code, "%s: %s", f->path, text);
 }
 
-static enum vf_code map_open_file(struct vf_model_file *f, int fd, struct vf_err *err)
+static enum vf_code map_file(struct vf_model_file *f, struct vf_err *err)
 {
+    enum vf_code code = vf_open_input(f->path, &f->fd, &f->bytes, err);
+    if (code)
+        return code;
+    if (fstat(f->fd, &f->stat) != 0)
+        return vf_err_errno(err, VF_ERR_IO, errno, "%s", f->path);
     if (f->bytes < VF_FILE_HEADER_BYTES)
         return bad(f, "file has %" PRIu64 " bytes, the header of a model file alone has %u",
                    f->bytes, VF_FILE_HEADER_BYTES);
-    void *map = mmap(NULL, f->bytes, PROT_READ, MAP_SHARED, fd, 0);
+    code = vf_pread_full(f->fd, &f->header, sizeof f->header, 0, f->path, err);
+    if (code)
+        return code;
+    void *map = mmap(NULL, f->bytes, PROT_READ, MAP_SHARED, f->fd, 0);
     if (map == MAP_FAILED)
         return vf_err_errno(err, errno == ENOMEM ? VF_ERR_NO_MEMORY : VF_ERR_IO, errno,
                             "%s: mapping %" PRIu64 " bytes", f->path, f->bytes);
     f->map = map;
     f->weights = map;
-    f->header = map;
+    vf_map_guard_add(map, f->bytes, f->path);
     return VF_OK;
-}
-
-static enum vf_code map_file(struct vf_model_file *f, struct vf_err *err)
-{
-    int fd;
-    enum vf_code code = vf_open_input(f->path, &fd, &f->bytes, err);
-    if (code)
-        return code;
-    code = map_open_file(f, fd, err);
-    close(fd); /* the mapping stays */
-    return code;
 }
 
 /* ---- open and close ---- */
@@ -61,6 +59,7 @@ enum vf_code vf_model_file_open(const char *path, struct vf_model_file **out, st
         free(f);
         return vf_err_set(err, VF_ERR_NO_MEMORY, "%s: no memory", path);
     }
+    f->fd = -1;
     enum vf_code code = map_file(f, err);
     if (!code)
         code = vf_model_file_check(f, err);
@@ -80,12 +79,52 @@ void vf_model_file_close(struct vf_model_file *f)
         vf_config_deinit(&f->config);
     if (f->weights != f->map)
         munmap((void *)(uintptr_t)f->weights, f->bytes);
-    if (f->map)
+    if (f->map) {
+        vf_map_guard_remove(f->map);
         munmap((void *)(uintptr_t)f->map, f->bytes);
+    }
+    if (f->fd >= 0)
+        close(f->fd);
+    free(f->tensors);
+    free(f->groups);
+    free(f->experts);
     free(f->index);
     free(f->path);
     free(f);
 }
+
+/* ---- a file that is written to ---- */
+
+static bool same_time(struct timespec a, struct timespec b)
+{
+    return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+}
+
+/* Another name or mode changes ctime as new bytes do, even if mtime was set back: then the header
+ * decides, whose checksum covers all others. */
+static bool same_header(const struct vf_model_file *f)
+{
+    struct vf_disk_header now;
+    return pread(f->fd, &now, sizeof now, 0) == (ssize_t)sizeof now &&
+           memcmp(&now, &f->header, sizeof now) == 0;
+}
+
+enum vf_code vf_model_file_check_unchanged(const struct vf_model_file *f, struct vf_err *err)
+{
+    struct stat now;
+    if (f->weights != f->map)
+        return VF_OK;
+    if (fstat(f->fd, &now) != 0)
+        return vf_err_errno(err, VF_ERR_IO, errno, "%s", f->path);
+    if (now.st_size == f->stat.st_size && same_time(now.st_mtim, f->stat.st_mtim) &&
+        (same_time(now.st_ctim, f->stat.st_ctim) || same_header(f)))
+        return VF_OK;
+    return vf_model_bad(f, VF_ERR_IO, err,
+                        "the file was written to while it is in use; write a new one beside it "
+                        "and rename it instead");
+}
+
+/* ---- weights in memory ---- */
 
 /* madvise succeeds also where the system's setting makes it mean nothing. */
 static bool huge_pages_off(void)
@@ -197,12 +236,12 @@ uint64_t vf_model_file_bytes(const struct vf_model_file *f)
 
 uint64_t vf_model_file_fingerprint(const struct vf_model_file *f)
 {
-    return f->header->xxh3;
+    return f->header.xxh3;
 }
 
 const char *vf_model_file_quant_name(const struct vf_model_file *f)
 {
-    return f->header->quant == VF_QUANT_MIXED ? "mixed" : vf_quant_name(f->header->quant);
+    return f->header.quant == VF_QUANT_MIXED ? "mixed" : vf_quant_name(f->header.quant);
 }
 
 const char *vf_model_file_tokenizer(const struct vf_model_file *f, size_t *bytes)

@@ -43,9 +43,15 @@ struct vf_expert_layout {
 typedef enum vf_quant vf_quant_of_fn(void *ctx, struct vf_tensor_id id);
 
 /* VF_ERR_NOT_FOUND, VF_ERR_CORRUPT, VF_ERR_UNSUPPORTED (another version), each naming the file, the
- * field, what was found and what is allowed. The file must not shrink while it is open. */
+ * field, what was found and what is allowed. Until close the mapping is guarded (map_guard.h). */
 enum vf_code vf_model_file_open(const char *path, struct vf_model_file **out, struct vf_err *err);
 void vf_model_file_close(struct vf_model_file *f); /* unmaps; NULL is fine */
+
+/* Whoever computes from the mapping asks before and after, since a program may write another model
+ * over the file: VF_ERR_IO when its size or times say so. The tables were copied by open, so
+ * nothing worse than wrong numbers comes of it. Always right after vf_model_file_own_weights,
+ * which leaves nothing to read. About a microsecond. */
+enum vf_code vf_model_file_check_unchanged(const struct vf_model_file *f, struct vf_err *err);
 
 /* Copies the weights in these ranges from the page cache into this process's own memory, in huge
  * pages where the system grants them, and answers every later look-up of weights from there. For

@@ -9,6 +9,7 @@
 #include "common/format/layout.h"
 
 #include <stddef.h>
+#include <sys/stat.h>
 
 #define VF_ENTRY_NONE UINT32_MAX
 
@@ -16,22 +17,27 @@ struct vf_file_range {
     uint64_t offset, bytes;
 };
 
+/* Tables are copied to the heap before they are checked, so what was checked stays true whatever
+ * happens to the file. Weights, the tokenizer and the tile directory are read from the mapping:
+ * nothing in them says where to read. */
 struct vf_model_file {
     char *path;
+    int fd;
+    struct stat stat; /* as it was opened; see vf_model_file_check_unchanged */
     const uint8_t *map;
     const uint8_t *weights; /* map, or the copy in huge pages: tensors and experts */
     uint64_t bytes;
     enum vf_file_format format;
-    const struct vf_disk_header *header;
+    struct vf_disk_header header;                        /* a copy, too */
     struct vf_file_range sections[VF_SECTION_COUNT + 1]; /* by kind */
     struct vf_config config;
     bool has_config;
-    const struct vf_disk_tensor *tensors;
+    struct vf_disk_tensor *tensors;
     size_t tensor_count;
     uint32_t *index; /* table entry by (layer, flow, kind), see vf_model_index_slot */
-    const struct vf_disk_group *groups;
+    struct vf_disk_group *groups;
     size_t group_count;
-    const struct vf_disk_expert *experts; /* [layer_count * expert_count] */
+    struct vf_disk_expert *experts; /* [layer_count * expert_count] */
     struct vf_expert_parts expert;
     const struct vf_disk_tile *tiles;
     uint64_t expert_tile_begin;
@@ -49,7 +55,7 @@ enum vf_code vf_model_bad(const struct vf_model_file *f, enum vf_code code, stru
 /* The same for a broken file, where err is called err. */
 #define bad(f, ...) vf_model_bad((f), VF_ERR_CORRUPT, err, __VA_ARGS__)
 
-/* Header, sections, tables, in this order; fills everything but path, map, bytes, header. */
+/* Header, sections, tables, in this order; fills everything but path, fd, map, bytes, header. */
 enum vf_code vf_model_file_check(struct vf_model_file *f, struct vf_err *err);
 
 /* layer is VF_LAYER_NONE or below layer_count, flow and kind are in range. */

@@ -96,7 +96,7 @@ static enum vf_code check_expert_tiles(const struct vf_model_file *f, uint32_t l
 enum vf_code vf_model_file_verify_tiles(const struct vf_model_file *f, struct vf_err *err)
 {
     struct vf_file_range s = f->sections[VF_SECTION_TILES];
-    uint64_t stored = f->header->sections[VF_SECTION_TILES - 1].xxh3;
+    uint64_t stored = f->header.sections[VF_SECTION_TILES - 1].xxh3;
     if (XXH3_64bits(f->map + s.offset, s.bytes) != stored)
         return bad(f,
                    "section tile directory: its bytes don't give the stored checksum %016" PRIx64,

@@ -429,8 +429,15 @@ static void worker_died(struct vf_engine *e, struct worker *w)
         return;
     char how[64], activity[96];
     int status = -1;
+    struct vf_err why;
     if (!vf_process_reap(&w->process, how, sizeof how, &status))
         return;
+    if (vf_model_file_check_unchanged(e->file, &why) != VF_OK) {
+        w->state = WORKER_LOST; /* of a file that became shorter it can't say more than its log */
+        vf_process_deinit(&w->process);
+        engine_break(e, &why);
+        return;
+    }
     if (may_revive(w)) {
         revive(e, w, how);
         return;
@@ -438,7 +445,6 @@ static void worker_died(struct vf_engine *e, struct worker *w)
     w->state = WORKER_LOST;
     vf_process_deinit(&w->process);
     describe_activity(e, activity, sizeof activity);
-    struct vf_err why;
     /* A worker that leaves because of a bad file says so itself; its status keeps the kind. */
     vf_err_set(&why, status == 3 ? VF_ERR_CORRUPT : VF_ERR_PEER_LOST, "%s (pid %d) %s %s", w->name,
                (int)w->pid, how, activity);

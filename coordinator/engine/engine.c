@@ -5,7 +5,6 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/base/map_guard.h"
 #include "common/base/util.h"
 #include "common/experts/bank.h"
 #include "coordinator/engine/internal.h"
@@ -16,7 +15,6 @@
 
 static enum vf_code open_model(struct vf_engine *e, struct vf_err *err)
 {
-    vf_map_guard_install(e->params.settings.model);
     enum vf_code code = vf_model_file_open(e->params.settings.model, &e->file, err);
     if (code)
         return code;
