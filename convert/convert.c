@@ -84,7 +84,8 @@ static enum vf_code for_each_tensor(struct conversion *c, tensor_fn *fn, struct 
 static bool is_checkpoint_file(const char *name)
 {
     const char *dot = strrchr(name, '.');
-    return dot && (strcmp(dot, ".json") == 0 || strcmp(dot, ".safetensors") == 0);
+    return dot && (strcmp(dot, ".json") == 0 || strcmp(dot, ".jinja") == 0 ||
+                   strcmp(dot, ".safetensors") == 0);
 }
 
 static enum vf_code check_not_output(const struct conversion *c, const struct stat *out,
@@ -295,6 +296,7 @@ static enum vf_code write_model(struct conversion *c, struct vf_convert_result *
         .quant_of = quant_of,
         .quant_ctx = c,
         .config = c->config,
+        .chat = c->source->chat,
         .tokenizer = c->source->tokenizer,
         .tokenizer_bytes = c->source->tokenizer_bytes,
     };

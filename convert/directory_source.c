@@ -1,9 +1,11 @@
-/* A checkpoint directory as a source: config.json, *.safetensors, tokenizer.json. */
+/* A checkpoint directory as a source: config.json, *.safetensors, tokenizer.json, and the smaller
+ * files beside them. */
 #include "convert/source.h"
 
 #include "common/base/log.h"
 #include "common/base/util.h"
 #include "common/format/layout.h"
+#include "convert/chat_source.h"
 #include "convert/checkpoint.h"
 
 #include <errno.h>
@@ -256,8 +258,12 @@ enum vf_code vf_directory_source_open(const char *path, bool with_tokenizer, str
     d->source.ops = &ops;
     d->path = path;
     enum vf_code code = load_config(d, err);
+    if (!code)
+        code = vf_directory_read_generation(path, &d->source.config, err);
     if (!code && with_tokenizer)
         code = load_tokenizer(d, err);
+    if (!code && with_tokenizer)
+        code = vf_directory_read_chat(path, &d->source.chat, err);
     if (!code)
         code = vf_checkpoint_open(path, &d->checkpoint, err);
     if (code) {

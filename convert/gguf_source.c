@@ -6,6 +6,7 @@
 #include "common/base/log.h"
 #include "common/base/util.h"
 #include "common/format/safetensors.h"
+#include "convert/chat_source.h"
 #include "convert/source.h"
 
 #include <inttypes.h>
@@ -159,6 +160,8 @@ static enum vf_code load(struct gguf_source *g, const char *path, bool with_toke
         code = vf_gguf_read_config(g->gguf, &g->arch, &s->config, err);
     if (!code && with_tokenizer)
         code = load_tokenizer(g, path, err);
+    if (!code && with_tokenizer)
+        code = vf_gguf_read_chat(g->gguf, &s->config, &s->chat, err);
     if (code)
         return code;
     g->found = calloc(vf_gguf_tensor_count(g->gguf) + 1, sizeof *g->found);

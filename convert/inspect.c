@@ -6,6 +6,7 @@
 #include "common/base/progress.h"
 #include "common/base/util.h"
 #include "common/format/layout.h"
+#include "common/format/safetensors.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -191,6 +192,27 @@ static void print_geometry(const struct inspection *in)
         fprintf(out, "  %-12s none\n", "tokenizer");
 }
 
+static void print_chat(const struct inspection *in)
+{
+    static const char *const ends[][2] = {{"bos_token", "begins"}, {"eos_token", "ends"}};
+    const json_t *chat = vf_model_file_chat(in->f), *text = json_object_get(chat, "template");
+    const char *name;
+    json_t *ignored;
+    char printable[VF_NAME_PRINTABLE_BYTES];
+    if (!chat)
+        return;
+    fprintf(in->out, "  %-12s %zu bytes", "chat template", json_string_length(text));
+    json_object_foreach(json_object_get(chat, "templates"), name, ignored)
+        fprintf(in->out, ", %s", vf_name_printable(name, printable, sizeof printable));
+    for (size_t i = 0; i < VF_ARRAY_LEN(ends); i++) {
+        text = json_object_get(chat, ends[i][0]);
+        if (json_is_string(text))
+            fprintf(in->out, ", %s with %s", ends[i][1],
+                    vf_name_printable(json_string_value(text), printable, sizeof printable));
+    }
+    fprintf(in->out, "\n");
+}
+
 static void print_streams(const struct inspection *in)
 {
     uint64_t tensors = 0, bytes = 0;
@@ -249,6 +271,7 @@ static void print_verdict(const struct inspection *in)
 static void print_text(struct inspection *in)
 {
     print_geometry(in);
+    print_chat(in);
     print_streams(in);
     print_groups(in);
     print_tensors(in);
@@ -276,6 +299,12 @@ static json_t *hex(uint64_t v)
     char text[17];
     snprintf(text, sizeof text, "%016" PRIx64, v);
     return json_string(text);
+}
+
+static json_t *chat_json(const struct inspection *in)
+{
+    const json_t *chat = vf_model_file_chat(in->f);
+    return chat ? json_deep_copy(chat) : json_null();
 }
 
 static json_t *streams_json(const struct inspection *in)
@@ -352,8 +381,9 @@ static bool print_json(struct inspection *in)
         put_member(in, "parameters", json_integer((json_int_t)vf_config_param_count(in->config))) &&
         put_member(in, "tokenizer_bytes", json_integer((json_int_t)in->tokenizer_bytes)) &&
         put_member(in, "config", vf_config_to_json(in->config)) &&
-        put_member(in, "streams", streams_json(in)) && put_member(in, "groups", groups_json(in)) &&
-        put_member(in, "experts", experts_json(in)) && put_member(in, "tensors", tensors_json(in));
+        put_member(in, "chat", chat_json(in)) && put_member(in, "streams", streams_json(in)) &&
+        put_member(in, "groups", groups_json(in)) && put_member(in, "experts", experts_json(in)) &&
+        put_member(in, "tensors", tensors_json(in));
     if (good && in->options->tiles) {
         fprintf(in->out, ",\n  \"tiles\": [");
         for_each_tile(in, print_tile_json);

@@ -45,6 +45,7 @@ void vf_source_close(struct vf_source *s)
     if (!s)
         return;
     vf_config_deinit(&s->config);
+    json_decref(s->chat);
     free(s->tokenizer);
     s->ops->close(s);
 }

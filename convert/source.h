@@ -44,6 +44,7 @@ struct vf_source_ops {
 struct vf_source {
     const struct vf_source_ops *ops;
     struct vf_config config;
+    json_t *chat;    /* see chat_source.h; NULL when there is nothing */
     char *tokenizer; /* tokenizer.json, which a run accepts; NULL when there is none; heap */
     size_t tokenizer_bytes;
     bool keeps_types; /* without a wish, matrices stay as they are in the file */

@@ -17,6 +17,13 @@
 enum vf_code vf_json_parse(const char *text, size_t n, const char *where, json_t **out,
                            struct vf_err *err);
 enum vf_code vf_json_load(const char *path, size_t max_bytes, json_t **out, struct vf_err *err);
+/* The same for a file that Python's json module may have written: NaN, Infinity and -Infinity are
+ * values, which the getters below refuse by name; a key that nobody asks for may have them. Each is
+ * a string that begins with a NUL, which no other string that a getter accepts does. */
+enum vf_code vf_json_load_python(const char *path, size_t max_bytes, json_t **out,
+                                 struct vf_err *err);
+/* "NaN", "Infinity" or "-Infinity" for such a value, else NULL. */
+const char *vf_json_not_finite(const json_t *v);
 
 /* Getters for object fields. A missing key leaves *out unchanged and succeeds, unless required;
  * null counts as missing. found (may be NULL) tells whether the key was there. */

@@ -5,6 +5,7 @@
  * no size from the file is used in arithmetic before it is bounded by the file's size.
  */
 #include "common/base/util.h"
+#include "common/format/chat.h"
 #include "common/format/model_file_internal.h"
 
 #include <inttypes.h>
@@ -137,6 +138,18 @@ static enum vf_code copy_section(const struct vf_model_file *f, enum vf_section_
 
 /* ---- config and tokenizer ---- */
 
+/* It isn't the config parser's: a checkpoint's config.json must not have it. */
+static enum vf_code take_chat(struct vf_model_file *f, json_t *obj, const char *where,
+                              struct vf_err *err)
+{
+    json_t *chat = json_object_get(obj, "chat");
+    if (!chat)
+        return VF_OK;
+    f->chat = json_incref(chat);
+    json_object_del(obj, "chat");
+    return vf_chat_check(chat, where, err);
+}
+
 static enum vf_code load_config(struct vf_model_file *f, struct vf_err *err)
 {
     struct vf_file_range s = f->sections[VF_SECTION_CONFIG];
@@ -151,6 +164,8 @@ static enum vf_code load_config(struct vf_model_file *f, struct vf_err *err)
     if (!code)
         code = vf_json_parse(text, s.bytes, where, &obj, err);
     free(text);
+    if (!code)
+        code = take_chat(f, obj, where, err);
     if (!code)
         code = vf_config_parse(obj, where, &f->config, err);
     f->has_config = !code;

@@ -75,6 +75,7 @@ void vf_model_file_close(struct vf_model_file *f)
 {
     if (!f)
         return;
+    json_decref(f->chat);
     if (f->has_config)
         vf_config_deinit(&f->config);
     if (f->weights != f->map)
@@ -248,6 +249,11 @@ const char *vf_model_file_tokenizer(const struct vf_model_file *f, size_t *bytes
 {
     *bytes = f->sections[VF_SECTION_TOKENIZER].bytes;
     return *bytes ? (const char *)f->map + f->sections[VF_SECTION_TOKENIZER].offset : NULL;
+}
+
+const json_t *vf_model_file_chat(const struct vf_model_file *f)
+{
+    return f->chat;
 }
 
 bool vf_model_file_matrix(const struct vf_model_file *f, struct vf_tensor_id id,

@@ -83,6 +83,9 @@ uint64_t vf_model_file_fingerprint(const struct vf_model_file *f);
  * and NULL returned when the model has none. */
 const char *vf_model_file_tokenizer(const struct vf_model_file *f, size_t *bytes);
 
+/* The chat template and what belongs to it (chat.h); NULL when the model has none. */
+const json_t *vf_model_file_chat(const struct vf_model_file *f);
+
 /* A matrix outside the expert bank, mapped. False when the model has no such tensor. */
 bool vf_model_file_matrix(const struct vf_model_file *f, struct vf_tensor_id id,
                           struct vf_matrix *out);

@@ -32,6 +32,7 @@ struct vf_model_file {
     struct vf_file_range sections[VF_SECTION_COUNT + 1]; /* by kind */
     struct vf_config config;
     bool has_config;
+    json_t *chat; /* NULL: none */
     struct vf_disk_tensor *tensors;
     size_t tensor_count;
     uint32_t *index; /* table entry by (layer, flow, kind), see vf_model_index_slot */

@@ -81,15 +81,20 @@ static enum vf_code open_file(struct vf_model_writer *w, struct vf_err *err)
     return VF_OK;
 }
 
-static enum vf_code dump_config(struct vf_model_writer *w, const struct vf_config *config,
+static enum vf_code dump_config(struct vf_model_writer *w, const struct vf_model_writer_params *p,
                                 struct vf_err *err)
 {
-    json_t *obj = vf_config_to_json(config);
-    w->config_text = obj ? json_dumps(obj, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+    json_t *obj = vf_config_to_json(p->config);
+    if (obj && (!p->chat || json_object_set(obj, "chat", p->chat) == 0))
+        w->config_text = json_dumps(obj, JSON_COMPACT | JSON_SORT_KEYS);
     json_decref(obj);
     if (!w->config_text)
         return vf_err_set(err, VF_ERR_NO_MEMORY, "no memory for the config's JSON");
     w->config_bytes = strlen(w->config_text);
+    if (w->config_bytes > VF_CONFIG_BYTES_MAX)
+        return vf_err_set(err, VF_ERR_UNSUPPORTED,
+                          "config and chat templates have %zu bytes together, at most %u fit",
+                          w->config_bytes, VF_CONFIG_BYTES_MAX);
     return VF_OK;
 }
 
@@ -152,7 +157,7 @@ enum vf_code vf_model_writer_create(const struct vf_model_writer_params *params,
     if (!w->path)
         code = vf_err_set(err, VF_ERR_NO_MEMORY, "%s: no memory", params->path);
     if (!code)
-        code = dump_config(w, params->config, err);
+        code = dump_config(w, params, err);
     if (!code)
         code = place_all(w, params, err);
     if (!code)

@@ -22,6 +22,7 @@ struct vf_model_writer_params {
     vf_quant_of_fn *quant_of; /* not NULL: of each; called by create only */
     void *quant_ctx;
     const struct vf_config *config;
+    json_t *chat;          /* what vf_chat_check accepts; may be NULL */
     const char *tokenizer; /* tokenizer.json, may be NULL; kept by the caller until finish */
     size_t tokenizer_bytes;
 };

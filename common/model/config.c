@@ -59,7 +59,7 @@ enum vf_code vf_config_load(const char *path, struct vf_config *config, struct v
 {
     memset(config, 0, sizeof *config);
     json_t *obj = NULL;
-    enum vf_code code = vf_json_load(path, CONFIG_BYTES_MAX, &obj, err);
+    enum vf_code code = vf_json_load_python(path, CONFIG_BYTES_MAX, &obj, err);
     if (code != VF_OK)
         return code;
     code = vf_config_parse(obj, path, config, err);

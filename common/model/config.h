@@ -96,6 +96,10 @@ enum vf_code vf_config_parse(const json_t *obj, const char *where, struct vf_con
                              struct vf_err *err);
 enum vf_code vf_config_load(const char *path, struct vf_config *config, struct vf_err *err);
 void vf_config_deinit(struct vf_config *config);
+/* Replaces a checked config's bos and eos tokens by the bos_token_id and eos_token_id that obj, a
+ * parsed generation_config.json, has; those that it lacks stay. */
+enum vf_code vf_config_take_tokens(const json_t *obj, const char *where, struct vf_config *config,
+                                   struct vf_err *err);
 
 /* The canonical form: a pipeline_native config (with the keys attention_bias, qk_norm "whole",
  * attn_scale, rmsnorm_weight_offset, source_model_type beside MODEL.md's) that vf_config_parse

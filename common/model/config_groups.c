@@ -455,6 +455,8 @@ static enum vf_code read_tokens(struct vf_config_reader *r)
         c->bos_token = bos;
     }
     v = vf_config_get_value(r, "eos_token_id");
+    if (v)
+        c->eos_count = 0;
     size_t n = json_is_array(v) ? json_array_size(v) : v != NULL;
     if (n > EOS_MAX)
         return vf_err_set(r->err, VF_ERR_UNSUPPORTED,
@@ -468,6 +470,13 @@ static enum vf_code read_tokens(struct vf_config_reader *r)
         c->eos_count++;
     }
     return VF_OK;
+}
+
+enum vf_code vf_config_take_tokens(const json_t *obj, const char *where, struct vf_config *config,
+                                   struct vf_err *err)
+{
+    struct vf_config_reader r = {.obj = obj, .where = where, .c = config, .err = err};
+    return read_tokens(&r);
 }
 
 enum vf_code vf_config_read_groups(struct vf_config_reader *r)

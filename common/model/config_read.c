@@ -169,7 +169,7 @@ const char *vf_config_json_kind(const json_t *v)
     case JSON_ARRAY:
         return "an array";
     case JSON_STRING:
-        return "a string";
+        return vf_json_not_finite(v) ? vf_json_not_finite(v) : "a string";
     case JSON_INTEGER:
         return "an integer";
     case JSON_REAL:

@@ -260,6 +260,8 @@ class ModelFile:
         self.read_header()
         self.read_sections()
         self.config = json.loads(self.section("config"))
+        self.chat = self.config.pop("chat", None)
+        self.check_chat()
         self.tokenizer = self.section("tokenizer")
         self.read_tables()
         self.check_tensors()
@@ -310,6 +312,16 @@ class ModelFile:
     def section(self, name):
         offset, size = self.sections[name]
         return self.data[offset:offset + size]
+
+    def check_chat(self):
+        c = {} if self.chat is None else dict(self.chat)
+        for key in ("template", "bos_token", "eos_token"):
+            self.need(isinstance(c.pop(key, ""), str), "chat " + key)
+        for key in ("add_bos_token", "add_eos_token"):
+            self.need(isinstance(c.pop(key, False), bool), "chat " + key)
+        named = c.pop("templates", {})
+        self.need(all(isinstance(t, str) for t in named.values()), "chat templates")
+        self.need(not c, "a key of chat")
 
     def read_tables(self):
         tensors = struct.iter_unpack("<HBBIIIIIQQQQQ", self.section("tensors"))
