@@ -58,13 +58,19 @@ static void find_in_record(enum vf_quant quant, const uint8_t *record, uint32_t 
     };
 }
 
+bool vf_records_finite(enum vf_quant quant, const uint8_t *records, uint64_t count)
+{
+    uint32_t bytes = vf_record_bytes(quant);
+    for (uint64_t i = 0; i < count; i++)
+        if (!record_finite(quant, records + i * bytes))
+            return false;
+    return true;
+}
+
 bool vf_values_finite(const struct vf_matrix *m, struct vf_bad_value *bad)
 {
-    uint32_t bytes = vf_record_bytes(m->quant);
-    uint64_t left = vf_matrix_bytes(m->quant, m->rows, m->cols) / bytes;
-    for (const uint8_t *at = m->data; left && record_finite(m->quant, at); at += bytes)
-        left--;
-    if (!left)
+    uint64_t bytes = vf_matrix_bytes(m->quant, m->rows, m->cols);
+    if (vf_records_finite(m->quant, m->data, bytes / vf_record_bytes(m->quant)))
         return true;
     for (uint32_t rb = 0; rb < vf_row_blocks(m->rows); rb++) {
         for (uint32_t g = 0; g < vf_col_groups(m->cols); g++) {
