@@ -207,8 +207,13 @@ static enum vf_code read_prompt(const struct vf_generate_options *o, const struc
         return vf_err_set(err, VF_ERR_USAGE,
                           "%s: this model has no tokenizer, give the prompt as --tokens 1,2,3",
                           o->text_name);
-    enum vf_code code = vf_tokenizer_encode_prompt(vf_scheduler_tokenizer(s), o->text,
-                                                   o->text_bytes, !o->no_bos, ids, count, err);
+    bool left_out;
+    enum vf_code code = vf_tokenizer_encode_prompt(
+        vf_scheduler_tokenizer(s), o->text, o->text_bytes, !o->no_bos, ids, count, &left_out, err);
+    if (!code && left_out)
+        vf_warn("%s: it begins with the beginning-of-sequence token itself, no second one is put "
+                "before it",
+                o->text_name);
     if (code == VF_ERR_CORRUPT && o->prompt) /* an argument, not a file */
         err->code = VF_ERR_USAGE;
     return code ? vf_err_prepend(err, "%s: ", o->text_name) : VF_OK;

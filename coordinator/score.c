@@ -153,8 +153,13 @@ static enum vf_code encode(const struct options *o, const struct vf_scheduler *s
     if (!t)
         return vf_err_set(err, VF_ERR_USAGE,
                           "--file: this model has no tokenizer, give the text as --tokens 1,2,3");
-    enum vf_code code =
-        vf_tokenizer_encode_prompt(t, o->text, o->text_bytes, !o->no_bos, &s->ids, &s->count, err);
+    bool left_out;
+    enum vf_code code = vf_tokenizer_encode_prompt(t, o->text, o->text_bytes, !o->no_bos, &s->ids,
+                                                   &s->count, &left_out, err);
+    if (!code && left_out)
+        vf_warn("%s: it begins with the beginning-of-sequence token itself, no second one is put "
+                "before it",
+                o->file);
     return code ? vf_err_prepend(err, "%s: ", o->file) : VF_OK;
 }
 

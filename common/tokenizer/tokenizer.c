@@ -230,15 +230,16 @@ static bool begins_with(const struct vf_ids *prefix, const uint32_t *ids, size_t
 
 enum vf_code vf_tokenizer_encode_prompt(const struct vf_tokenizer *t, const char *text, size_t n,
                                         bool add_prefix, uint32_t **ids, size_t *count,
-                                        struct vf_err *err)
+                                        bool *left_out, struct vf_err *err)
 {
     const struct vf_ids *prefix = &t->post_processor.prefix;
     enum vf_code code = vf_tokenizer_encode(t, text, n, true, ids, count, err);
     if (code != VF_OK)
         return code;
-    size_t drop = !add_prefix || begins_with(prefix, *ids + prefix->count, *count - prefix->count)
-                      ? prefix->count
-                      : 0;
+    bool twice = begins_with(prefix, *ids + prefix->count, *count - prefix->count);
+    size_t drop = !add_prefix || twice ? prefix->count : 0;
+    if (left_out)
+        *left_out = add_prefix && twice;
     *count -= drop;
     memmove(*ids, *ids + drop, *count * sizeof(**ids));
     return VF_OK;

@@ -52,10 +52,11 @@ enum vf_code vf_tokenizer_encode(const struct vf_tokenizer *t, const char *text,
                                  struct vf_err *err);
 
 /* The same for a prompt. What the post-processor puts in front (<s> and the like) is there once:
- * not a second time before a text that begins with it, and not at all without add_prefix. */
+ * not a second time before a text that begins with it, and not at all without add_prefix.
+ * *left_out (may be NULL) tells whether it was left out for that text's sake. */
 enum vf_code vf_tokenizer_encode_prompt(const struct vf_tokenizer *t, const char *text, size_t n,
                                         bool add_prefix, uint32_t **ids, size_t *count,
-                                        struct vf_err *err);
+                                        bool *left_out, struct vf_err *err);
 
 /* Valid UTF-8 of n_text bytes with a NUL behind them: broken byte sequences become U+FFFD where
  * the reference puts it. Ids without a token contribute nothing. */

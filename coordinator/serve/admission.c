@@ -24,7 +24,7 @@ static enum vf_code take_text(const struct vf_admission *a, ProtobufCBinaryData 
         return vf_err_set(err, VF_ERR_CORRUPT, "text: isn't valid UTF-8");
     enum vf_code code =
         vf_tokenizer_encode_prompt(a->tokenizer, (const char *)text.data, text.len, add_bos,
-                                   &out->tokens, &out->request.token_count, err);
+                                   &out->tokens, &out->request.token_count, NULL, err);
     if (code)
         vf_err_prepend(err, "text: ");
     return code;

@@ -181,6 +181,9 @@ def test_one_beginning(folder):
         ("Once upon a time", ()), ("<s>Once upon a time", ()), ("Once upon a time", ("--no-bos",))))
     tokens = [json.loads(p.stdout)["tokens"] for p in (plain, marked)]
     tap.ok(tokens[0] == tokens[1] and bare.returncode == 0, "so does generate")
+    scored = run(COORDINATOR, "score", "--model", path, "--file", texts["marked"]).stderr
+    tap.ok(marked.stderr.count("no second one") == 1 and scored.count("no second one") == 1 and
+           not plain.stderr and not bare.stderr, "and both say so: " + marked.stderr.strip())
 
 
 def main():
