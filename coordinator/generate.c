@@ -1,6 +1,7 @@
 /* The generate command: one request, its text on stdout as it comes. */
 #include "common/base/cli.h"
 #include "common/base/json.h"
+#include "common/base/log.h"
 #include "common/base/progress.h"
 #include "common/run/generate_options.h"
 #include "common/tokenizer/tokenizer.h"

@@ -2,6 +2,7 @@
 #include "common/base/cli.h"
 #include "common/base/clock.h"
 #include "common/base/json.h"
+#include "common/base/log.h"
 #include "common/base/npy.h"
 #include "common/base/progress.h"
 #include "common/base/util.h"
