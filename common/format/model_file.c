@@ -29,7 +29,11 @@ enum vf_code vf_model_bad(const struct vf_model_file *f, enum vf_code code, stru
 
 static enum vf_code map_file(struct vf_model_file *f, struct vf_err *err)
 {
-    enum vf_code code = vf_open_input(f->path, &f->fd, &f->bytes, err);
+    enum vf_code code = vf_model_refuse_directory(f->path, err);
+    if (!code)
+        code = vf_open_input(f->path, &f->fd, &f->bytes, err);
+    if (!code)
+        code = vf_model_refuse_unconverted(f->path, f->fd, err);
     if (code)
         return code;
     if (fstat(f->fd, &f->stat) != 0)

@@ -85,4 +85,10 @@ static inline bool vf_all_zero(const uint8_t *p, uint64_t n)
     return true;
 }
 
+/* What people give instead of a model file, refused with the command that makes one of it (status
+ * 3): a checkpoint's directory; in an open file GGUF, or by its name a safetensors file. VF_OK:
+ * neither. */
+enum vf_code vf_model_refuse_directory(const char *path, struct vf_err *err);
+enum vf_code vf_model_refuse_unconverted(const char *path, int fd, struct vf_err *err);
+
 #endif

@@ -9,7 +9,8 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from proc import COORDINATOR, HOME, convert, done, note, ok, run, run_dirs, shared
 
-MODEL = convert(shared("models", "tiny_arch2_4"))
+TINY = shared("models", "tiny_arch2_4")
+MODEL = convert(TINY)
 NO_TOKENIZER = convert(shared("golden", "sequential_dense"))
 
 
@@ -30,6 +31,7 @@ LONG = file_with("long.txt", b"Once upon a time there was a girl. " * 200)
 EMPTY = file_with("empty.txt", b"")
 TRUNCATED = file_with("truncated.vflow", model_bytes()[:-5000])
 GARBAGE = file_with("garbage.vflow", b"not a model" * 100)
+GGUF = file_with("a model.gguf", b"GGUF" + bytes(20))
 FIFO = os.path.join(HOME, "a.fifo")
 os.mkfifo(FIFO)
 SOCKET = os.path.join(HOME, "a.socket")
@@ -78,6 +80,10 @@ CASES = [
     (["score", "--model", MODEL], 2, ["--tokens 1,2,3 or --file"]),
     (["score", "--model", MODEL, "--file", LATIN1], 3, ["latin1.txt", "UTF-8"]),
     (["score", "--model", MODEL, "--file", LONG, "--ctx", "1"], 1, ["tokens", "context"]),
+    *((command + ["--model", given], 3, [given, "vflow-convert " + from_ + " -o tiny_arch2_4.vflow"])
+      for command in (["generate", "-p", "x"], ["score", "--tokens", "1"], ["serve"], ["plan"])
+      for given, from_ in ((TINY, TINY), (TINY + "/model.safetensors", TINY + "/"))),
+    (["generate", "-p", "x", "--model", GGUF], 3, ["GGUF", "vflow-convert", "-o 'a model.vflow'"]),
     (["score", "--model", MODEL, "--file", HOME + "/missing.txt"], 3, ["missing.txt"]),
     (["score", "--model", NO_TOKENIZER, "--file", LONG], 2, ["no tokenizer"]),
     (["score", "--model", MODEL, "--tokens", "1,2", "--logits", HOME + "/none/out.npy"], 1,
