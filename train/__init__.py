@@ -1,0 +1,1 @@
+"""Every model that vflow runs, in PyTorch: defined once, trained, exported as checkpoints."""
