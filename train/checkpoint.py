@@ -10,6 +10,7 @@ import shutil
 import torch
 
 from train.config import Config
+from train.files import replace
 from train.model import Model
 
 DTYPES = {"f32": ("F32", torch.float32), "bf16": ("BF16", torch.bfloat16)}
@@ -68,13 +69,3 @@ def read_safetensors(path):
         kind = {name: kind for name, kind in DTYPES.values()}[entry["dtype"]]
         tensors[key] = torch.frombuffer(raw, dtype=kind).view(entry["shape"]).float()
     return tensors
-
-
-def replace(path, data):
-    """Writes a file beside path and renames it: a reader of path sees the old or the new whole."""
-    new = path + ".new"
-    with open(new, "wb") as f:
-        f.write(data)
-        f.flush()
-        os.fsync(f.fileno())
-    os.replace(new, path)

@@ -3,23 +3,16 @@ converted with --quant f32, scored; log-probabilities within 1e-3 at every token
 """
 
 import os
-import sys
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-import tap  # noqa: E402
+import support  # noqa: F401  (before torch and train: it finds them)
+import tap
+import torch
 
-try:
-    import torch
-except ImportError:
-    tap.skip_all("no PyTorch")
-
-sys.path.insert(0, tap.source_dir())
-sys.path.insert(0, os.path.join(tap.source_dir(), "tests", "reference"))
-import engine  # noqa: E402
-from configs import VOCAB, all_configs  # noqa: E402
-from train import checkpoint  # noqa: E402
-from train.config import Config  # noqa: E402
-from train.model import Model  # noqa: E402
+import engine
+from configs import VOCAB, all_configs
+from train import checkpoint
+from train.config import Config
+from train.model import Model
 
 TOLERANCE = 1e-3
 
@@ -52,7 +45,6 @@ def check(name, raw, folder, seed):
 
 def main():
     engine.require_programs("vflow-convert", "vflow-coordinator")
-    torch.set_num_threads(1)
     with engine.scratch_dir() as folder:
         for seed, (name, raw) in enumerate(all_configs().items()):
             try:
