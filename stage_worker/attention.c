@@ -552,3 +552,46 @@ enum vf_code attention_phase(void *self, const struct vf_op *op, uint32_t phase,
     }
     return VF_OK;
 }
+
+/* ---- when a step comes out of the numbers -----------------------------------------------------
+ */
+
+/* What column c of flow 0 sees in one layer. */
+static enum vf_code blame_layer(const struct attention *at, const struct vf_op *op, uint32_t c,
+                                struct vf_err *err)
+{
+    const struct vf_column *column = &at->step->columns[c];
+    uint32_t heads = at->config->kv_head_count;
+    for (uint64_t i = 0; i < (column->position + 1ull) * heads; i++) {
+        uint32_t position = (uint32_t)(i / heads);
+        bool of_key;
+        if (vf_kv_cache_finite(at->kv, at->kv_index[op->kv], column->sequence,
+                               (uint32_t)(i % heads), position, &of_key))
+            continue;
+        return vf_err_set(err, VF_ERR_LIMIT,
+                          at->core->shape.kv_f16
+                              ? "layer %u: %s of position %u are beyond 65504, the largest number "
+                                "that the KV cache holds as f16: --kv f32 holds them"
+                              : "layer %u: %s of position %u aren't finite: what enters the layer "
+                                "leaves the range of f32",
+                          op->step_layer, of_key ? "keys" : "values", position);
+    }
+    return VF_OK;
+}
+
+enum vf_code attention_blame(const struct attention *at, struct vf_err *err)
+{
+    const struct vf_program *p = at->core->p.program;
+    enum vf_code code = VF_OK;
+    for (uint32_t i = 0; i < p->op_count && !code; i++) {
+        bool own = at->core->p.placement->op_worker[i] == at->core->p.worker;
+        for (uint32_t c = 0; own && p->ops[i].kind == VF_OP_ATTENTION && !code; c++) {
+            if (c == at->step->n_primary)
+                break;
+            bool last = c + 1 == at->step->n_primary ||
+                        at->step->columns[c + 1].sequence != at->step->columns[c].sequence;
+            code = last ? blame_layer(at, &p->ops[i], c, err) : VF_OK;
+        }
+    }
+    return code;
+}

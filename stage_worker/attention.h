@@ -30,5 +30,8 @@ init_fn attention_init;
 deinit_fn attention_deinit;
 begin_step_fn attention_begin_step; /* rotations of its positions */
 phase_fn attention_phase;
+/* After a step that came out of the numbers: VF_ERR_LIMIT when keys or values that its columns see
+ * aren't finite, naming the first layer and position; VF_OK when they are not to blame. */
+enum vf_code attention_blame(const struct attention *at, struct vf_err *err);
 
 #endif

@@ -212,6 +212,34 @@ static enum vf_code run_operations(struct vf_executor *ex, const struct action *
     return VF_OK;
 }
 
+/* ---- numbers that left their range --------------------------------------------------------------
+ */
+
+static enum vf_code blame(struct vf_executor *ex, const char *what, struct vf_err *err)
+{
+    enum vf_code code = VF_OK;
+    if (ex->attention.kv)
+        code = attention_blame(&ex->attention, err);
+    return code ? code
+                : vf_err_set(err, VF_ERR_LIMIT,
+                             "%s isn't finite: the model's numbers leave the range of f32", what);
+}
+
+/* A value for another worker: what isn't finite stays so until the head, and only here is it known
+ * whence it came. */
+static enum vf_code send(struct vf_executor *ex, uint32_t edge, uint64_t deadline_ns,
+                         struct vf_err *err)
+{
+    const struct core *core = &ex->core;
+    vf_value value = core->p.placement->edges[edge].value;
+    const float *x = core->values.in[value];
+    bool bad = false;
+    for (size_t i = 0; i < (size_t)core->step.n_col * core->stride; i++)
+        bad |= !(x[i] - x[i] == 0.0f);
+    enum vf_code code = values_send(&ex->core.values, &core->step, edge, bad, deadline_ns, err);
+    return code || !bad ? code : blame(ex, core->p.program->values[value].name, err);
+}
+
 static enum vf_code run_action(struct vf_executor *ex, const struct action *act,
                                uint64_t deadline_ns, bool *peer_failed, struct vf_err *err)
 {
@@ -220,7 +248,7 @@ static enum vf_code run_action(struct vf_executor *ex, const struct action *act,
     enum vf_code code;
     switch (act->kind) {
     case ACTION_SEND:
-        return values_send(values, step, act->index, false, deadline_ns, err);
+        return send(ex, act->index, deadline_ns, err);
     case ACTION_RECEIVE:
         code = values_receive(values, step, act->index, deadline_ns, peer_failed, err);
         if (code == VF_OK && *peer_failed)
@@ -285,6 +313,8 @@ enum vf_code vf_executor_run(struct vf_executor *ex, const struct vf_step *step,
         if (code == VF_OK)
             code = run_action(ex, &ex->schedule.actions[a], deadline_ns, peer_failed, err);
     }
+    if (code == VF_OK && ex->head.not_finite)
+        code = blame(ex, "a row of log-probabilities", err);
     uint64_t took = vf_now_ns() - began;
     ex->compute_ns += took - (waits(ex) - waited);
     if (code == VF_OK)

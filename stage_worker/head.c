@@ -189,6 +189,16 @@ static void read_out(struct readout *j)
     run_part(j, WRITE, j->chunks);
 }
 
+/* Flows that don't speak may say what they like. */
+static bool is_finite(const struct readout *j)
+{
+    uint32_t flows = j->core->config->flow_readout == VF_READOUT_PRIMARY ? 1 : j->flows;
+    for (uint32_t f = 0; f < flows; f++)
+        if (!isfinite(j->row_max[f]) || !isfinite(j->log_sum[f]))
+            return false;
+    return true;
+}
+
 enum vf_code head_init(void *self, struct core *core, struct vf_err *err)
 {
     (void)err;
@@ -223,6 +233,7 @@ void head_run(void *self, const struct vf_op *op)
     struct head *h = self;
     struct core *core = h->core;
     const struct vf_config *c = core->config;
+    h->not_finite = false;
     if (core->step.row_count == 0)
         return;
     gather(h, value_in(core, op_input(core, op, 0)));
@@ -238,6 +249,8 @@ void head_run(void *self, const struct vf_op *op)
     while (vf_div_up(c->vocab_size, j.chunk) > CHUNKS_MAX)
         j.chunk *= 2;
     j.chunks = (uint32_t)vf_div_up(c->vocab_size, j.chunk);
-    for (j.row = 0; j.row < core->step.row_count; j.row++)
+    for (j.row = 0; j.row < core->step.row_count; j.row++) {
         read_out(&j);
+        h->not_finite |= !is_finite(&j);
+    }
 }

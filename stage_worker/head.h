@@ -9,6 +9,7 @@ struct head {
     struct vf_matrix matrix;
     struct vf_head_space space;
     struct acts acts;
+    bool not_finite; /* a row of the last step isn't made of numbers */
 };
 init_fn head_init;
 run_fn head_run;
