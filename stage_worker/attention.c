@@ -564,12 +564,12 @@ static enum vf_code blame_layer(const struct attention *at, const struct vf_op *
     uint32_t heads = at->config->kv_head_count;
     for (uint64_t i = 0; i < (column->position + 1ull) * heads; i++) {
         uint32_t position = (uint32_t)(i / heads);
-        bool of_key;
+        bool of_key, is_nan;
         if (vf_kv_cache_finite(at->kv, at->kv_index[op->kv], column->sequence,
-                               (uint32_t)(i % heads), position, &of_key))
+                               (uint32_t)(i % heads), position, &of_key, &is_nan))
             continue;
         return vf_err_set(err, VF_ERR_LIMIT,
-                          at->core->shape.kv_f16
+                          at->core->shape.kv_f16 && !is_nan
                               ? "layer %u: %s of position %u are beyond 65504, the largest number "
                                 "that the KV cache holds as f16: --kv f32 holds them"
                               : "layer %u: %s of position %u aren't finite: what enters the layer "

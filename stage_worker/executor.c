@@ -225,17 +225,31 @@ static enum vf_code blame(struct vf_executor *ex, const char *what, struct vf_er
                              "%s isn't finite: the model's numbers leave the range of f32", what);
 }
 
-/* A value for another worker: what isn't finite stays so until the head, and only here is it known
- * whence it came. */
+/* Whether a column ends in a row; a flow that doesn't speak may be what it likes. */
+static bool leads_to_row(const struct core *core, uint32_t c)
+{
+    const struct vf_column *column = &core->step.columns[c];
+    bool speaks = column->flow == 0 || core->config->flow_readout != VF_READOUT_PRIMARY;
+    return speaks && core->step.columns[column->primary].want_row;
+}
+
+static bool is_finite(const struct core *core, const float *x)
+{
+    bool bad = false;
+    for (uint32_t c = 0; c < core->step.n_col; c++)
+        for (uint32_t i = 0; leads_to_row(core, c) && i < core->stride; i++)
+            bad |= !(x[(size_t)c * core->stride + i] - x[(size_t)c * core->stride + i] == 0.0f);
+    return !bad;
+}
+
+/* A value for another worker: what isn't finite would stay so until the head, and only here is it
+ * known whence it came. */
 static enum vf_code send(struct vf_executor *ex, uint32_t edge, uint64_t deadline_ns,
                          struct vf_err *err)
 {
     const struct core *core = &ex->core;
     vf_value value = core->p.placement->edges[edge].value;
-    const float *x = core->values.in[value];
-    bool bad = false;
-    for (size_t i = 0; i < (size_t)core->step.n_col * core->stride; i++)
-        bad |= !(x[i] - x[i] == 0.0f);
+    bool bad = !is_finite(core, core->values.in[value]);
     enum vf_code code = values_send(&ex->core.values, &core->step, edge, bad, deadline_ns, err);
     return code || !bad ? code : blame(ex, core->p.program->values[value].name, err);
 }

@@ -92,22 +92,24 @@ void vf_kv_cache_put(struct vf_kv_cache *kv, const struct vf_kernels *kernels, u
     }
 }
 
-static bool finite_at(const struct vf_kv_cache *kv, const uint8_t *base, uint64_t i)
+static float number_at(const struct vf_kv_cache *kv, const uint8_t *base, uint64_t i)
 {
-    float x = kv->shape.f16 ? vf_f16_to_f32(((const uint16_t *)(const void *)base)[i])
-                            : ((const float *)(const void *)base)[i];
-    return isfinite(x);
+    return kv->shape.f16 ? vf_f16_to_f32(((const uint16_t *)(const void *)base)[i])
+                         : ((const float *)(const void *)base)[i];
 }
 
 bool vf_kv_cache_finite(const struct vf_kv_cache *kv, uint32_t layer, uint32_t sequence,
-                        uint32_t kv_head, uint32_t position, bool *of_key)
+                        uint32_t kv_head, uint32_t position, bool *of_key, bool *is_nan)
 {
     uint32_t hd = kv->shape.head_dim;
     const uint8_t *keys = head_base(kv, layer, sequence, kv_head);
     uint64_t first = (uint64_t)(position / 16) * hd * 16 + position % 16;
     for (uint32_t i = 0; i < hd; i++) {
-        *of_key = !finite_at(kv, keys, first + (uint64_t)i * 16);
-        if (*of_key || !finite_at(kv, keys + kv->head_bytes, (uint64_t)position * hd + i))
+        float key = number_at(kv, keys, first + (uint64_t)i * 16);
+        float value = number_at(kv, keys + kv->head_bytes, (uint64_t)position * hd + i);
+        *of_key = !isfinite(key);
+        *is_nan = isnan(*of_key ? key : value);
+        if (*of_key || !isfinite(value))
             return false;
     }
     return true;

@@ -21,9 +21,10 @@ uint64_t vf_kv_cache_bytes(const struct vf_kv_cache *kv);
 void vf_kv_cache_put(struct vf_kv_cache *kv, const struct vf_kernels *kernels, uint32_t layer,
                      uint32_t sequence, uint32_t kv_head, uint32_t position, const float *key,
                      const float *value);
-/* Whether a position's key and value of one head are finite; *of_key tells which isn't. */
+/* Whether a position's key and value of one head are finite; *of_key and *is_nan tell of the first
+ * number that isn't. */
 bool vf_kv_cache_finite(const struct vf_kv_cache *kv, uint32_t layer, uint32_t sequence,
-                        uint32_t kv_head, uint32_t position, bool *of_key);
+                        uint32_t kv_head, uint32_t position, bool *of_key, bool *is_nan);
 /* The keys and values of one block of VF_ATTN_BLOCK positions. */
 void vf_kv_cache_block(const struct vf_kv_cache *kv, uint32_t layer, uint32_t sequence,
                        uint32_t kv_head, uint32_t block, const void **keys, const void **values);

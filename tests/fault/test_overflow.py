@@ -60,7 +60,9 @@ for model, what in ((LARGE_VALUES, "values"), (LARGE_KEYS, "keys")):
     got = generate(model, "--kv", "f32", "--activations", "f32")
     want = generate(scaled("plain", {}), "--kv", "f32", "--activations", "f32")
     ok(got.returncode == 0 and got.stdout == want.stdout, what + ": --kv f32 holds them")
-check("a residual beyond f32", generate(BEYOND_F32, "--kv", "f32"), ["layer 3", "range of f32"])
+for kv in ("f16", "f32"):
+    check("a residual beyond f32, %s" % kv, generate(BEYOND_F32, "--kv", kv),
+          ["layer 3", "range of f32"])
 check("a residual beyond f32, three workers",
       generate(BEYOND_F32, "--kv", "f32", "--stage-workers", "3"), ["layer 3", "range of f32"])
 ok(len(PLAIN) > 5, "and the model as it is talks")
