@@ -2,6 +2,7 @@
  * normalized text, pre-tokenizer, BPE, post-processor. */
 #include "common/tokenizer/tokenizer.h"
 
+#include "common/base/progress.h"
 #include "common/tokenizer/added_tokens.h"
 #include "common/tokenizer/bpe.h"
 #include "common/tokenizer/decoder.h"
@@ -99,6 +100,7 @@ enum vf_code vf_tokenizer_create(const char *json, size_t n, const char *where,
     if (n > VF_TOKENIZER_JSON_BYTES_MAX)
         return vf_err_set(err, VF_ERR_CORRUPT, "%s: found %zu bytes, at most %u are allowed", where,
                           n, VF_TOKENIZER_JSON_BYTES_MAX);
+    vf_progress("tokenizer", VF_PROGRESS_ITEMS, 0, 1); /* its merges take the longest */
     enum vf_code code = vf_json_parse(json, n, where, &root, err);
     if (code != VF_OK)
         return code;
@@ -106,6 +108,7 @@ enum vf_code vf_tokenizer_create(const char *json, size_t n, const char *where,
     code = t ? load(t, root, &p, err)
              : vf_err_set(err, VF_ERR_NO_MEMORY, "%s: no memory for a tokenizer", where);
     json_decref(root);
+    vf_progress("tokenizer", VF_PROGRESS_ITEMS, 1, 1);
     if (code != VF_OK) {
         vf_tokenizer_destroy(t);
         return code;

@@ -2,6 +2,7 @@
  * The string table is open addressing over XXH64 with a secret seed. */
 #include "common/tokenizer/vocab.h"
 
+#include "common/base/progress.h"
 #include "common/tokenizer/tokenizer.h"
 
 #include <stdlib.h>
@@ -223,6 +224,8 @@ static enum vf_code load_merges(struct vf_vocab *v, const json_t *merges, const 
     code = vf_u64_map_init(&v->merges, json_array_size(merges), err);
     uint32_t rank = 0;
     for (size_t i = 0; i < json_array_size(merges) && code == VF_OK; i++) {
+        if (i % 1024 == 0)
+            vf_progress("tokenizer", VF_PROGRESS_ITEMS, i, json_array_size(merges));
         const json_t *m = json_array_get(merges, i);
         if (json_typeof(m) != json_typeof(json_array_get(merges, 0)))
             return vf_err_set(err, VF_ERR_CORRUPT,
