@@ -41,6 +41,7 @@ struct worker {
     struct vf_executor *executor;
     struct vf_column *columns; /* [columns_max] */
     uint32_t columns_max;
+    uint64_t columns_run;   /* of all steps */
     Vflow__StepStats stats; /* of the report being written */
     Vflow__SpeculationStats speculation;
 };
@@ -296,6 +297,7 @@ static const Vflow__StepStats *fill_stats(void *ctx)
     out->wait_ns = ex.hop_ns;
     out->stall_ns = ex.stall_ns;
     out->weight_bytes = ex.weight_bytes;
+    out->columns = w->columns_run;
     if (vf_executor_speculates(w->executor)) {
         fill_speculation(w, &w->speculation);
         out->speculation = &w->speculation;
@@ -347,6 +349,7 @@ static enum vf_code run_step(struct worker *w, const Vflow__Step *step, uint32_t
     if (code != VF_OK)
         return code;
     struct vf_step run = {step->step_id, w->columns, (uint32_t)step->n_columns};
+    w->columns_run += run.column_count;
     return vf_executor_run(w->executor, &run, vf_now_ns() + STEP_WAIT_NS, slot, rows, peer_failed,
                            err);
 }

@@ -21,6 +21,8 @@
 static const struct vf_counter counters[] = {
     {STEP, "compute_ns", SUM, VF_COUNTER_NS, "vflow_compute_seconds_total",
      .help = "Time of the stage workers' first threads at work.", .label = "compute"},
+    {STEP, "columns", SUM, VF_COUNTER_COUNT, "vflow_columns_total",
+     .help = "Positions of all flows that the stage workers computed.", .label = "columns"},
     {STEP, "wait_ns", SUM, VF_COUNTER_NS, "vflow_wait_seconds_total",
      .help = "Time waiting for another stage worker.", .label = "wait for workers"},
     {STEP, "barrier_ns", SUM, VF_COUNTER_NS, "vflow_barrier_seconds_total",
