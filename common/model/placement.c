@@ -155,8 +155,8 @@ static void split_layers(const uint64_t *cost, uint32_t layers, uint32_t workers
     }
 }
 
-/* Weight bytes of one token by effective layer. All matrices share one quantisation, so any of
- * them weighs the layers against each other; q4 is the usual one. */
+/* Weight bytes of one token by effective layer, as if all matrices were q4: where a file mixes
+ * types, the layers mix them alike. */
 static uint64_t *layer_costs(const struct vf_config *config, const struct vf_program *p)
 {
     uint64_t *cost = calloc(p->effective_layers, sizeof *cost);

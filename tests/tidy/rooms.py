@@ -15,10 +15,6 @@ LONG_FILES = {
 LONG_FUNCTIONS = {  # tables of options, mostly
     ("coordinator/plan/plan.c", "parse_arguments"): 140,
     ("convert/convert_main.c", "main"): 95,
-    ("bench/decode/decode.c", "bench_decode"): 76,
-    ("bench/models/make_model.c", "bench_make_model"): 72,
-    ("bench/experts/replay.c", "bench_replay"): 67,
-    ("bench/experts/overlap.c", "bench_overlap"): 64,
     ("tests/stage/test_mailbox.c", "main"): 70,
 }
 
