@@ -329,8 +329,8 @@ enum vf_code vf_cli_parse(const struct vf_cli *cli, int argc, char **argv, const
         }
     }
     if (count < cli->positional_min)
-        return vf_err_set(err, VF_ERR_USAGE, "an argument is missing: %s %s", cli->program,
-                          cli->usage);
+        return vf_err_set(err, VF_ERR_USAGE, "an argument is missing: %s %.*s", cli->program,
+                          (int)strcspn(cli->usage, "\n"), cli->usage);
     if (positional_count)
         *positional_count = count;
     return VF_OK;

@@ -89,6 +89,9 @@ for words in (["generate"], ["plan", "--config"], ["serve", "-m"]):
             env=dict(os.environ, VFLOW_KERNEL="steam"))
     ok(p.returncode == 0 and p.stdout.startswith(b"usage: "),
        "help doesn't wait for a sound environment: " + " ".join(words))
+p = call(["vflow-convert"])
+ok(p.returncode == 2 and b"missing: vflow-convert DIR" in p.stderr and b"?" not in p.stderr and
+   p.stderr.count(b"\n") == 1, "a missing argument: the first line of the usage")
 p = call(["vflow-convert", "--help=poem"])
 ok(p.returncode == 2 and b"poem" in p.stderr, "another shape of help is refused")
 done()
