@@ -40,6 +40,8 @@ struct stream_source {
     struct vf_expert_cache *cache;
     struct vf_cache_reader *reader;
     struct vf_expert_bank bank;
+    const struct vf_model_file *file;
+    uint8_t *checked; /* by key: its numbers were looked at */
     uint32_t process, epoch;
     uint64_t timeout_ns, revive_ns;
     const struct vf_run_state *run_state;
@@ -297,6 +299,18 @@ static bool take_front(struct stream_source *s, const uint8_t *got, struct vf_ex
     return false;
 }
 
+/* Right checksums don't make right numbers; each expert's are looked at once. */
+static enum vf_code check_numbers(struct stream_source *s, struct vf_expert_ref ref,
+                                  const uint8_t *data, struct vf_err *err)
+{
+    uint8_t *checked = &s->checked[key_of(s, ref)];
+    enum vf_code code = VF_OK;
+    if (data && s->file && !*checked)
+        code = vf_model_file_check_expert_values(s->file, ref.layer, ref.expert, data, err);
+    *checked |= data && code == VF_OK;
+    return code;
+}
+
 /* One look at at most CHUNK refs: pins what is ready, orders what isn't anywhere. */
 static enum vf_code look_at_chunk(struct stream_source *s, const struct vf_expert_ref *refs,
                                   uint32_t n, uint64_t deadline, const uint8_t **got,
@@ -316,6 +330,8 @@ static enum vf_code look_at_chunk(struct stream_source *s, const struct vf_exper
         *any |= fronts ? take_front(s, got[i], landed[i], &fronts[i]) : got[i] != NULL;
         if (found[i] == VF_CACHE_FAILED && code == VF_OK)
             code = report_failure(s, refs[i], &failures[i], err);
+        if (code == VF_OK)
+            code = check_numbers(s, refs[i], got[i], err);
         /* MISSING: whatever was ordered before has come and gone. */
         if (found[i] == VF_CACHE_MISSING ||
             ((found[i] == VF_CACHE_ORDERED || found[i] == VF_CACHE_LOADING) &&
@@ -437,6 +453,7 @@ static void stream_destroy(struct vf_expert_source *base)
     }
     vf_expert_cache_close(s->cache);
     free(s->counted);
+    free(s->checked);
     free(s->demanded);
     free(s->visit);
     free(s);
@@ -498,8 +515,9 @@ static enum vf_code open_stream(struct stream_source *s,
     size_t keys = (size_t)s->bank.layer_count * s->bank.expert_count;
     s->counted = calloc(keys, sizeof *s->counted);
     s->demanded = calloc(keys, sizeof *s->demanded);
+    s->checked = calloc(keys, sizeof *s->checked);
     s->visit = calloc(s->bank.expert_count, sizeof *s->visit);
-    if (!s->counted || !s->demanded || !s->visit)
+    if (!s->counted || !s->demanded || !s->checked || !s->visit)
         return vf_err_set(err, VF_ERR_NO_MEMORY, "expert source: out of memory");
     struct vf_cache_waker waker = {wake_starved, s};
     code = vf_cache_reader_open(s->cache, s->process, waker, &s->reader, err);
@@ -517,6 +535,7 @@ enum vf_code vf_expert_source_stream(const struct vf_expert_stream_params *param
     s->bank = *params->bank;
     s->process = params->process;
     s->epoch = params->epoch;
+    s->file = params->file;
     s->timeout_ns = params->timeout_ns ? params->timeout_ns : VF_EXPERT_TIMEOUT_NS;
     s->revive_ns = params->revive_ns ? params->revive_ns : VF_EXPERT_REVIVE_NS;
     s->run_state = params->run_state;

@@ -24,10 +24,12 @@ struct vf_expert_stream_params {
     void *zmq_context;
     const struct vf_run_dir *run_dir;  /* borrowed during create only */
     const struct vf_expert_bank *bank; /* copied; what it points to must outlive the source */
-    uint32_t process;                  /* index of this stage worker: whose pins these are */
-    uint32_t epoch;                    /* of the plan; goes into every order */
-    uint64_t timeout_ns;               /* of one acquire; 0: VF_EXPERT_TIMEOUT_NS */
-    uint64_t revive_ns;                /* 0: VF_EXPERT_REVIVE_NS */
+    const struct vf_model_file
+        *file;           /* whose experts they are; NULL: their numbers aren't looked at */
+    uint32_t process;    /* index of this stage worker: whose pins these are */
+    uint32_t epoch;      /* of the plan; goes into every order */
+    uint64_t timeout_ns; /* of one acquire; 0: VF_EXPERT_TIMEOUT_NS */
+    uint64_t revive_ns;  /* 0: VF_EXPERT_REVIVE_NS */
     /* NULL, or borrowed: once the run ends acquire waits no longer (VF_ERR_PEER_LOST). */
     const struct vf_run_state *run_state;
 };

@@ -188,6 +188,7 @@ static enum vf_code open_experts(struct worker *w, const Vflow__Plan *plan, stru
     struct vf_expert_stream_params params = {.zmq_context = vf_member_zmq(w->member),
                                              .run_dir = vf_member_run_dir(w->member),
                                              .bank = &bank,
+                                             .file = w->file,
                                              .process = w->index,
                                              .epoch = vf_member_epoch(w->member),
                                              .run_state = w->run_state};
