@@ -144,9 +144,9 @@ def table(title, jobs):
 def report(studies, path):
     """The tables of every study with a result, and a plot of each beside them."""
     out = ["# Experiments", "",
-           "Held-out perplexity of small models by PyTorch, one table a study, written by `train/run`",
-           "(docs/TRAINING.md has the command). A paper's figure is of its own, larger models: orders",
-           "may be compared, values may not.", ""]  # fmt: skip
+           "Held-out perplexity of small models by PyTorch, one table a study, written by",
+           "`train/run` (docs/TRAINING.md has the command). A paper's figure is of its own, larger",
+           "models: orders may be compared, values may not.", ""]  # fmt: skip
     for name, (title, jobs) in studies.items():
         out += table(title, jobs)
         rows = finished(jobs)
